@@ -1,0 +1,2 @@
+//! Placeholder head, replaced with the crate.
+fn main() {}
