@@ -1,1 +1,20 @@
-//! Placeholder head, replaced with the crate.
+//! Test peers and the hermetic harness: a scripted upstream with every fault, and model clients.
+//!
+//! Tests of evermux read only two things: the upstream's journal and what clients saw. This crate makes both. It knows nothing of
+//! evermux's own crates, so that a mistake in them cannot hide itself by being on both sides of a test.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a kit that cannot do its work has to fail the test that called it, at the caller's line"
+)]
+
+pub mod http_client;
+pub mod upstream;
+pub mod wait;
+
+pub use http_client::{HttpClient, HttpReply, SseEvent};
+pub use upstream::{
+    DeleteSupport, Entry, Fault, GetSupport, LostAs, Matching, Replies, Script, SecondInitialize, SessionIds,
+    SessionView, Upstream,
+};
