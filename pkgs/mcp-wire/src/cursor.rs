@@ -1,0 +1,220 @@
+//! Walks the members of an object without building it.
+//!
+//! The structure between members is read here, so that every span is an exact offset in one pass; every value and
+//! every key goes through serde_json's `RawValue`, which checks JSON without converting anything. That skipper
+//! keeps its stack on the heap (one byte a level), so depth costs no call stack and needs no limit here.
+//! Rejected: derived structs. `RawValue` inside `untagged` picks the wrong variant silently, inside `flatten` it
+//! errors, and `Option<&RawValue>` turns an explicit `null` into absence.
+
+use std::{borrow::Cow, num::NonZeroU32, ops::Range};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// Where a JSON value lies. Never empty, which makes `Option<Span>` 8 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    start: u32,
+    end: NonZeroU32,
+}
+
+impl Span {
+    /// Offsets fit because the parser refuses what is longer than `u32::MAX` before it makes a span.
+    fn new(start: usize, end: usize) -> Self {
+        Self {
+            start: u32::try_from(start).unwrap_or(u32::MAX),
+            end: u32::try_from(end).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX),
+        }
+    }
+
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start as usize..self.end.get() as usize
+    }
+}
+
+/// Broken syntax: why, and at which byte of the text.
+pub(crate) struct Broken {
+    pub(crate) reason: Box<str>,
+    pub(crate) at: usize,
+}
+
+/// The unescaped name of a member, and where it begins.
+pub(crate) struct Key<'a> {
+    name: Cow<'a, str>,
+    pub(crate) at: usize,
+}
+
+impl Key<'_> {
+    pub(crate) fn is(&self, name: &str) -> bool {
+        self.name == name
+    }
+
+    /// Equal to `name` for a parser that ignores case, but not equal.
+    pub(crate) fn resembles(&self, name: &str) -> bool {
+        // Longer than any fold of `name`: U+212A is three bytes for one.
+        self.name.len() <= name.len() * 3
+            && self.name != name
+            && self.name.chars().map(fold).eq(name.chars().map(fold))
+    }
+}
+
+/// Unicode simple folding, as far as it reaches ASCII letters: the long s and the Kelvin sign fold to them too.
+fn fold(letter: char) -> char {
+    match letter {
+        '\u{017f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    }
+}
+
+/// A position in JSON text.
+pub(crate) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+    /// Spans count from here; errors count from the start of `text`.
+    base: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(crate) fn new(text: &'a str) -> Self {
+        Self { text, at: 0, base: 0 }
+    }
+
+    /// Makes spans count from the current position on.
+    pub(crate) fn rebase(&mut self) {
+        self.base = self.at;
+    }
+
+    pub(crate) fn at(&self) -> usize {
+        self.at
+    }
+
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    pub(crate) fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn broken<T>(&self, reason: &str) -> Result<T, Broken> {
+        let reason = if self.peek().is_none() { "unexpected end" } else { reason };
+        Err(Broken { reason: reason.into(), at: self.at })
+    }
+
+    /// Takes one byte of structure.
+    fn take(&mut self, wanted: u8, reason: &str) -> Result<(), Broken> {
+        if self.peek() == Some(wanted) {
+            self.at += 1;
+            return Ok(());
+        }
+        self.broken(reason)
+    }
+
+    /// Nothing but white space may follow.
+    pub(crate) fn end(&mut self) -> Result<(), Broken> {
+        self.skip_space();
+        if self.at == self.text.len() { Ok(()) } else { self.broken("trailing characters") }
+    }
+
+    pub(crate) fn span_from(&self, start: usize) -> Span {
+        Span::new(start - self.base, self.at - self.base)
+    }
+
+    /// Checks and skips one value of any type.
+    pub(crate) fn value(&mut self) -> Result<Span, Broken> {
+        self.raw().map(|(span, _)| span)
+    }
+
+    fn raw(&mut self) -> Result<(Span, &'a str), Broken> {
+        self.skip_space();
+        let start = self.at;
+        let rest = self.text.get(start..).unwrap_or_default();
+        let mut deserializer = serde_json::Deserializer::from_str(rest);
+        match <&RawValue>::deserialize(&mut deserializer) {
+            Ok(raw) => {
+                self.at += raw.get().len();
+                Ok((self.span_from(start), raw.get()))
+            }
+            Err(error) => Err(Broken { reason: reason_of(&error), at: start + offset_of(rest, &error) }),
+        }
+    }
+
+    /// Enters an object; then [`Self::next_member`] until it says `None`.
+    pub(crate) fn open_object(&mut self) -> Result<(), Broken> {
+        self.take(b'{', "expected an object")
+    }
+
+    /// The next member's name, with the cursor on its value, or `None` after the closing brace.
+    pub(crate) fn next_member(&mut self, first: &mut bool) -> Result<Option<Key<'a>>, Broken> {
+        if !self.next_item(b'}', first, "expected `,` or `}`")? {
+            return Ok(None);
+        }
+        if self.peek() != Some(b'"') {
+            return self.broken("expected a member name");
+        }
+        let at = self.at;
+        let (_, raw) = self.raw()?;
+        self.skip_space();
+        self.take(b':', "expected `:`")?;
+        self.skip_space();
+        Ok(Some(Key { name: key_name(raw), at }))
+    }
+
+    /// Enters an array; then [`Self::next_element`] until it says `false`.
+    pub(crate) fn open_array(&mut self) -> Result<(), Broken> {
+        self.take(b'[', "expected an array")
+    }
+
+    /// Whether another element follows, with the cursor on it.
+    pub(crate) fn next_element(&mut self, first: &mut bool) -> Result<bool, Broken> {
+        self.next_item(b']', first, "expected `,` or `]`")
+    }
+
+    fn next_item(&mut self, close: u8, first: &mut bool, reason: &str) -> Result<bool, Broken> {
+        self.skip_space();
+        if self.peek() == Some(close) {
+            self.at += 1;
+            return Ok(false);
+        }
+        if !std::mem::take(first) {
+            self.take(b',', reason)?;
+            self.skip_space();
+        }
+        Ok(true)
+    }
+}
+
+/// A key that cannot be unescaped (a lone surrogate) is no name we know; it passes as it is.
+fn key_name(raw: &str) -> Cow<'_, str> {
+    unescape(raw).unwrap_or(Cow::Borrowed(raw))
+}
+
+/// The text of a raw JSON string; `None` if it is no string or has no text (a lone surrogate).
+pub(crate) fn unescape(raw: &str) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if inner.contains('\\') {
+        serde_json::from_str(raw).ok().map(Cow::Owned)
+    } else {
+        Some(Cow::Borrowed(inner))
+    }
+}
+
+/// serde_json's reason without its position, which counts lines from the wrong start.
+fn reason_of(error: &serde_json::Error) -> Box<str> {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().into()
+}
+
+/// serde_json gives a line and a column in bytes, both from 1.
+fn offset_of(text: &str, error: &serde_json::Error) -> usize {
+    let lines_before = error.line().saturating_sub(1);
+    let line_start: usize = text.split_inclusive('\n').take(lines_before).map(str::len).sum();
+    (line_start + error.column().saturating_sub(1)).min(text.len())
+}

@@ -1,0 +1,207 @@
+//! Replaces ids and tokens in a message and leaves every other byte alone.
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+
+use crate::{
+    Id, Kind, Message, Segments,
+    compose::push_string,
+    cursor::{Cursor, Span},
+};
+
+/// A change of a message that is being put together. What the message does not have is not added, with two
+/// exceptions that say so: the id of an error response, and [`Splice::result_meta`].
+#[must_use = "a splice does nothing until `finish`"]
+pub struct Splice<'m> {
+    message: &'m Message,
+    id: Option<Id>,
+    progress_token: Option<Id>,
+    cancelled_request_id: Option<Id>,
+    meta_request_id: Option<Id>,
+    result_meta: Vec<Addition>,
+}
+
+struct Addition {
+    key: String,
+    value: Vec<u8>,
+}
+
+/// Bytes that go in place of others.
+struct Edit {
+    start: usize,
+    end: usize,
+    with: Bytes,
+}
+
+impl<'m> Splice<'m> {
+    pub(crate) fn new(message: &'m Message) -> Self {
+        Self {
+            message,
+            id: None,
+            progress_token: None,
+            cancelled_request_id: None,
+            meta_request_id: None,
+            result_meta: Vec::new(),
+        }
+    }
+
+    /// Replaces the id of a request or response. An error response whose id is `null` or left out gets this one:
+    /// the HTTP exchange said whose it is. A notification stays one.
+    pub fn id(mut self, id: &Id) -> Self {
+        self.id = Some(id.clone());
+        self
+    }
+
+    /// Replaces what [`Message::progress_token`] gives.
+    pub fn progress_token(mut self, token: &Id) -> Self {
+        self.progress_token = Some(token.clone());
+        self
+    }
+
+    /// Replaces what [`Message::cancelled_request_id`] gives.
+    pub fn cancelled_request_id(mut self, id: &Id) -> Self {
+        self.cancelled_request_id = Some(id.clone());
+        self
+    }
+
+    /// Replaces what [`Message::meta_request_id`] gives.
+    pub fn meta_request_id(mut self, id: &Id) -> Self {
+        self.meta_request_id = Some(id.clone());
+        self
+    }
+
+    /// Puts a member into `result._meta`, which is made if absent or `null`; a member of that name is replaced.
+    ///
+    /// Nothing happens unless the message is a response whose result is an object and whose `_meta`, if any, is
+    /// one too, and `raw_json` is one JSON value. If the server sent several `_meta`, the last one is meant, as
+    /// most parsers have it.
+    pub fn result_meta(mut self, key: &str, raw_json: &[u8]) -> Self {
+        if serde_json::from_slice::<&RawValue>(raw_json).is_ok() {
+            self.result_meta.retain(|addition| addition.key != key);
+            self.result_meta.push(Addition { key: key.to_owned(), value: raw_json.to_vec() });
+        }
+        self
+    }
+
+    /// The changed message. Untouched stretches share the message's buffer.
+    #[must_use]
+    pub fn finish(self) -> Segments {
+        let envelope = self.message.envelope();
+        let mut edits: Vec<Edit> = [
+            (envelope.id, &self.id),
+            (envelope.progress_token, &self.progress_token),
+            (envelope.cancelled_request_id, &self.cancelled_request_id),
+            (envelope.meta_request_id, &self.meta_request_id),
+        ]
+        .into_iter()
+        .filter_map(|(span, id)| Some(replace(span?, id.as_ref()?)))
+        .collect();
+        if let (Kind::ErrorResponse, None, Some(id)) = (envelope.kind, envelope.id, &self.id) {
+            let after_brace = envelope.open as usize + 1;
+            let text = [b"\"id\":", id.as_raw(), b","].concat();
+            edits.push(Edit { start: after_brace, end: after_brace, with: text.into() });
+        }
+        if let (false, Some(result)) = (self.result_meta.is_empty(), envelope.result) {
+            edits.extend(meta_edits(self.message, result, &self.result_meta).unwrap_or_default());
+        }
+        edits.sort_by_key(|edit| edit.start);
+        apply(self.message.bytes(), edits)
+    }
+}
+
+fn replace(span: Span, id: &Id) -> Edit {
+    Edit { start: span.range().start, end: span.range().end, with: id.to_bytes() }
+}
+
+fn apply(bytes: &Bytes, edits: Vec<Edit>) -> Segments {
+    if edits.is_empty() {
+        return Segments::from(bytes.clone());
+    }
+    let mut pieces = Vec::with_capacity(edits.len() * 2 + 1);
+    let mut done = 0;
+    for edit in edits {
+        pieces.push(bytes.slice(done..edit.start));
+        pieces.push(edit.with);
+        done = edit.end;
+    }
+    pieces.push(bytes.slice(done..));
+    pieces.retain(|piece| !piece.is_empty());
+    Segments::from_pieces(pieces)
+}
+
+/// `None` where there is nothing to put a member into.
+fn meta_edits(message: &Message, result: Span, additions: &[Addition]) -> Option<Vec<Edit>> {
+    let text = message.text(result)?;
+    let mut cursor = Cursor::new(text);
+    cursor.open_object().ok()?;
+    let inside = cursor.at();
+    let (mut first, mut meta) = (true, None);
+    while let Some(key) = cursor.next_member(&mut first).ok()? {
+        let span = cursor.value().ok()?;
+        if key.is("_meta") {
+            meta = Some(span);
+        }
+    }
+    let at = result.range().start;
+    let Some(meta) = meta else {
+        let mut with = b"\"_meta\":".to_vec();
+        push_object(&mut with, additions);
+        if !first {
+            with.push(b',');
+        }
+        return Some(vec![Edit { start: at + inside, end: at + inside, with: with.into() }]);
+    };
+    let (start, end) = (at + meta.range().start, at + meta.range().end);
+    match text.get(meta.range())? {
+        "null" => {
+            let mut with = Vec::new();
+            push_object(&mut with, additions);
+            Some(vec![Edit { start, end, with: with.into() }])
+        }
+        object => members_edits(object, start, additions),
+    }
+}
+
+/// Edits of an object that begins at byte `at` of the message.
+fn members_edits(object: &str, at: usize, additions: &[Addition]) -> Option<Vec<Edit>> {
+    let mut cursor = Cursor::new(object);
+    cursor.open_object().ok()?;
+    let inside = at + cursor.at();
+    let (mut first, mut edits, mut placed) = (true, Vec::new(), vec![false; additions.len()]);
+    while let Some(key) = cursor.next_member(&mut first).ok()? {
+        let range = cursor.value().ok()?.range();
+        for (addition, placed) in
+            additions.iter().zip(&mut placed).filter(|(addition, _)| key.is(&addition.key))
+        {
+            *placed = true;
+            let with = Bytes::copy_from_slice(&addition.value);
+            edits.push(Edit { start: at + range.start, end: at + range.end, with });
+        }
+    }
+    let mut with = Vec::new();
+    push_members(&mut with, additions.iter().zip(&placed).filter(|(_, placed)| !**placed).map(|(a, _)| a));
+    if !with.is_empty() {
+        if !first {
+            with.push(b',');
+        }
+        edits.push(Edit { start: inside, end: inside, with: with.into() });
+    }
+    Some(edits)
+}
+
+fn push_object(out: &mut Vec<u8>, additions: &[Addition]) {
+    out.push(b'{');
+    push_members(out, additions.iter());
+    out.push(b'}');
+}
+
+fn push_members<'a>(out: &mut Vec<u8>, additions: impl Iterator<Item = &'a Addition>) {
+    for (index, addition) in additions.enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        push_string(out, &addition.key);
+        out.push(b':');
+        out.extend_from_slice(&addition.value);
+    }
+}
