@@ -36,7 +36,8 @@ macro_rules! name128 {
 pub struct BadName;
 
 fn parse_hex128(text: &str) -> Option<u128> {
-    let canonical = text.len() == 32 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let canonical =
+        text.len() == 32 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     canonical.then(|| u128::from_str_radix(text, 16).ok()).flatten()
 }
 

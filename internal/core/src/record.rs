@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::names::{
-    Continuation, Digest, Generation, Handshake, LinkNonce, SessionId, Seq, Trajectory, UpstreamName, WireId,
+    Continuation, Digest, Generation, Handshake, LinkNonce, Seq, SessionId, Trajectory, UpstreamName, WireId,
 };
 
 /// The configuration a session was made under, hashed by class of input so that a mismatch can name the class.

@@ -1,0 +1,108 @@
+//! One client request on its way through a session: its two ids, its stage, and what its client has not had yet.
+
+use bytes::Bytes;
+use mcp_wire::{Id, Message, Segments};
+
+use crate::input::{ExchangeId, StreamId};
+use crate::names::{Handshake, LinkNonce, Seq, WireId};
+use crate::seal::EventClaim;
+use crate::session::SessionIx;
+use crate::timers::TimerId;
+
+/// Names one call inside this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct CallId(pub u64);
+
+/// How far a call has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// For the session to be ready, or for an id. Nothing was sent.
+    Waiting,
+    /// For a pause before it is sent once more. Whatever was sent is known not to count.
+    Pausing,
+    /// Its POST is under way.
+    Sent {
+        /// A head came: the server has the request.
+        head: bool,
+    },
+    /// Its POST's stream was cut: a GET with the last event id is under way, or about to be.
+    Replaying {
+        /// Streams that ended without the answer.
+        ends: u32,
+        /// Streams that were silent.
+        silences: u32,
+    },
+}
+
+/// An event its client has not had yet, kept while no response is there to carry it.
+#[derive(Debug, Clone)]
+pub(crate) struct Kept {
+    pub(crate) id: Option<EventClaim>,
+    pub(crate) data: Segments,
+}
+
+/// Events kept for an absent client beyond this are dropped, oldest first; the answer is never among them.
+pub(crate) const MOST_KEPT: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) link: LinkNonce,
+    pub(crate) session: SessionIx,
+    /// The client's own id, type and spelling kept.
+    pub(crate) client_id: Id,
+    /// The client's own progress token.
+    pub(crate) token: Option<Id>,
+    pub(crate) seq: Option<Seq>,
+    /// `initialize`: answered from the record, never sent.
+    pub(crate) greeting: bool,
+    /// Running it twice is harmless (D16).
+    pub(crate) repeatable: bool,
+    /// `None` for a call that another process sent and this one only replays.
+    pub(crate) message: Option<Message>,
+    pub(crate) stage: Stage,
+    /// The id towards the upstream, from the moment it is journalled.
+    pub(crate) wire: Option<WireId>,
+    /// The handshake it was sent in.
+    pub(crate) handshake: Handshake,
+    pub(crate) exchange: Option<ExchangeId>,
+    /// The response that carries its events; `None` while its client is away.
+    pub(crate) stream: Option<StreamId>,
+    /// The upstream's last event id on its stream.
+    pub(crate) cursor: Option<String>,
+    /// Sendings so far that are known not to count.
+    pub(crate) attempts: u32,
+    /// How often a lost session refused it.
+    pub(crate) refusals: u32,
+    /// The client's cancel, until it was passed on.
+    pub(crate) cancel: Option<Message>,
+    /// The client does not want an answer any more.
+    pub(crate) cancelled: bool,
+    pub(crate) kept: Vec<Kept>,
+    pub(crate) deadline: Option<TimerId>,
+    /// Retry, replay and cancel pauses; one at a time.
+    pub(crate) pause: Option<TimerId>,
+}
+
+impl Call {
+    pub(crate) fn was_sent(&self) -> bool {
+        matches!(self.stage, Stage::Sent { .. } | Stage::Replaying { .. })
+    }
+
+    /// The request as the upstream gets it: our id, our progress token, every other byte the client's.
+    pub(crate) fn body(&self, wire: WireId) -> Option<Bytes> {
+        let message = self.message.as_ref()?;
+        let id = Id::number(wire.0);
+        let mut splice = message.splice().id(&id);
+        if self.token.is_some() {
+            splice = splice.progress_token(&id);
+        }
+        Some(splice.finish().into_bytes())
+    }
+
+    pub(crate) fn keep(&mut self, kept: Kept) {
+        if self.kept.len() >= MOST_KEPT {
+            self.kept.remove(0);
+        }
+        self.kept.push(kept);
+    }
+}

@@ -1,0 +1,399 @@
+//! The way of a call: sent once, answered once, repeated only if it provably did not count.
+
+use std::time::Duration;
+
+use mcp_wire::{Id, Message, Segments};
+
+use crate::call::{CallId, Kept, Stage};
+use crate::downstream::LOST_ANSWER;
+use crate::failure::{Failure, Kind};
+use crate::hub::{Hub, Purpose, StreamUse};
+use crate::link::{Fate, LARGEST_KEPT};
+use crate::names::{LinkNonce, WireId};
+use crate::output::{Note, Output, Verb};
+use crate::record::JournalEntry;
+use crate::seal::EventClaim;
+use crate::session::{Phase, SessionIx};
+use crate::timers::Timer;
+
+/// A cancel goes out after a sign that the call reached the server, or after this (design §2).
+const CANCEL_GRACE: Duration = Duration::from_millis(100);
+/// A cancelled call whose server says nothing more is dropped after this.
+const CANCEL_END: Duration = Duration::from_secs(30);
+/// A call that provably did not count is sent at most this often again.
+const MOST_ATTEMPTS: u32 = 3;
+/// Lost sessions a call may meet: a doubted one, the lost one, and no more.
+const MOST_REFUSALS: u32 = 2;
+
+impl Hub {
+    /// Sends a call, or has it wait for its session.
+    pub(crate) fn dispatch(&mut self, call: CallId) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        state.stage = Stage::Waiting;
+        state.pause = None;
+        let (ix, greeting) = (state.session, state.greeting);
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if greeting && session.can_greet() {
+            self.greet(call);
+            return;
+        }
+        match &session.phase {
+            Phase::Backoff { failure, .. } => {
+                let failure = failure.clone();
+                self.fail(call, &failure);
+            }
+            Phase::Lost => self.fail(call, &session_lost()),
+            _ if session.is_ready() && !greeting => self.send(call),
+            _ => {
+                session.waiting.push_back(call);
+                self.wake(ix);
+            }
+        }
+    }
+
+    fn send(&mut self, call: CallId) {
+        let Some(state) = self.calls.get(&call) else { return };
+        let (ix, link, seq, wire) = (state.session, state.link, state.seq, state.wire);
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        // A call that provably never left keeps its id; one that was refused gets a new one.
+        let Some(wire) = wire.or_else(|| session.ids.take()) else {
+            session.waiting.push_back(call);
+            self.reserve(ix);
+            return;
+        };
+        session.in_flight.insert(wire, call);
+        let (trajectory, handshake) = (session.trajectory, session.handshake);
+        if session.ids.runs_low() {
+            self.reserve(ix);
+        }
+        self.arm_keepalive(ix);
+        self.touch(ix);
+        let at_ms = self.now.wall_ms;
+        self.order(Output::Journal(JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms }));
+        let Some(body) = self.calls.get(&call).and_then(|state| state.body(wire)) else { return };
+        let exchange = self.start(ix, Purpose::Call(call), Verb::Post(body), None);
+        if let Some(state) = self.calls.get_mut(&call) {
+            state.wire = Some(wire);
+            state.handshake = handshake;
+            state.exchange = exchange;
+            state.stage = Stage::Sent { head: false };
+        }
+    }
+
+    /// The upstream answered: its bytes, with the client's own id.
+    pub(crate) fn answer(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
+        let Some(state) = self.calls.get(&call) else { return };
+        let id = state.client_id.clone();
+        let due = self.identity_due(state.link, state.session);
+        if message.id().is_none() {
+            let data = error_under(&id, message);
+            self.settle(call, None, data);
+            return;
+        }
+        let mut splice = message.splice().id(&id);
+        let is_object = message.result().is_some_and(|result| result.first() == Some(&b'{'));
+        if let Some(meta) = due.as_ref().filter(|_| is_object) {
+            splice = splice.result_meta("evermux/session", meta.as_bytes());
+            self.mark_told(call);
+        }
+        let data = splice.finish();
+        let claim = cursor.and_then(|cursor| self.event_claim(call, Some(cursor)));
+        self.settle(call, claim, data);
+    }
+
+    /// The call ends with an error of our own.
+    pub(crate) fn fail(&mut self, call: CallId, failure: &Failure) {
+        let Some(state) = self.calls.get(&call) else { return };
+        let Some(name) = self.sessions.get(&state.session).map(|session| session.key.upstream.clone()) else {
+            return;
+        };
+        let data = Segments::from(failure.to_error(Some(&state.client_id), &name));
+        let (stream, greeting) = (state.stream, state.greeting);
+        if let (Some(stream), true) = (stream, greeting) {
+            self.order(Output::Accept { stream, link: None });
+        }
+        self.settle(call, None, data);
+    }
+
+    /// The one end of every call: its answer goes out, its number is settled, its exchange is let go.
+    pub(crate) fn settle(&mut self, call: CallId, id: Option<EventClaim>, data: Segments) {
+        let Some(state) = self.let_go(call) else { return };
+        let fate = if data.len() <= LARGEST_KEPT || state.stream.is_none() {
+            Fate::Answered(data.clone())
+        } else {
+            Fate::Done
+        };
+        if let Some(stream) = state.stream {
+            self.streams.remove(&stream);
+            self.order(Output::Event { stream, id, data });
+            self.order(Output::End(stream));
+        }
+        self.set_fate(state.link, state.seq, fate);
+    }
+
+    /// A cancelled call ends without an answer.
+    pub(crate) fn settle_silently(&mut self, call: CallId) {
+        let Some(state) = self.let_go(call) else { return };
+        if let Some(exchange) = state.exchange {
+            self.abort(exchange);
+        }
+        if let Some(stream) = state.stream {
+            self.streams.remove(&stream);
+            self.order(Output::End(stream));
+        }
+        self.set_fate(state.link, state.seq, Fate::Done);
+    }
+
+    fn set_fate(&mut self, link: LinkNonce, seq: Option<crate::names::Seq>, fate: Fate) {
+        let (Some(seq), Some(state)) = (seq, self.links.get_mut(&link)) else { return };
+        if seq >= state.acked {
+            state.numbered.insert(seq, fate);
+        }
+    }
+
+    /// Takes a call out of every table.
+    fn let_go(&mut self, call: CallId) -> Option<crate::call::Call> {
+        let state = self.calls.remove(&call)?;
+        self.timers.cancel(state.deadline);
+        self.timers.cancel(state.pause);
+        if let Some(session) = self.sessions.get_mut(&state.session) {
+            session.waiting.retain(|other| *other != call);
+            if let Some(wire) = state.wire {
+                session.in_flight.remove(&wire);
+                let trajectory = session.trajectory;
+                self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
+            }
+        }
+        if let Some(link) = self.links.get_mut(&state.link) {
+            link.pending.remove(&state.client_id);
+            link.heard = self.now.mono;
+        }
+        if let Some(exchange) = state.exchange.and_then(|exchange| self.exchanges.get_mut(&exchange)) {
+            exchange.answered = true;
+        }
+        Some(state)
+    }
+
+    /// Something for the client that is not its answer.
+    pub(crate) fn deliver(&mut self, call: CallId, cursor: Option<String>, data: Segments) {
+        let id = cursor.and_then(|cursor| self.event_claim(call, Some(cursor)));
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        match state.stream {
+            Some(stream) => self.order(Output::Event { stream, id, data }),
+            None => state.keep(Kept { id, data }),
+        }
+    }
+
+    fn event_claim(&self, call: CallId, cursor: Option<String>) -> Option<EventClaim> {
+        let state = self.calls.get(&call)?;
+        let session = self.sessions.get(&state.session)?;
+        Some(EventClaim {
+            link: state.link,
+            trajectory: session.trajectory,
+            handshake: state.handshake,
+            wire: state.wire?,
+            client_id: Some(state.client_id.clone()),
+            token: state.token.clone(),
+            cursor,
+        })
+    }
+
+    /// The server's position on the call's stream moved on.
+    pub(crate) fn note_cursor(&mut self, call: CallId, cursor: &str) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        let first = state.cursor.is_none();
+        state.cursor = Some(cursor.to_owned());
+        let (Some(wire), true) = (state.wire, first) else { return };
+        let Some(trajectory) = self.sessions.get(&state.session).map(|session| session.trajectory) else {
+            return;
+        };
+        self.order(Output::Journal(JournalEntry::Cursor { trajectory, wire, cursor: cursor.to_owned() }));
+    }
+
+    /// Provably no byte of it left: once more after a short pause, then the upstream counts as unreachable.
+    pub(crate) fn on_never_written(&mut self, call: CallId, why: &str) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        state.attempts += 1;
+        if state.cancelled {
+            self.settle_silently(call);
+            return;
+        }
+        if state.attempts < 2 {
+            self.pause(call, Duration::from_millis(50));
+            return;
+        }
+        let session = state.session;
+        let failure =
+            Failure::new(Kind::UpstreamUnreachable, format!("the upstream cannot be reached: {why}"));
+        self.fail(call, &failure);
+        self.back_off(session, crate::session::Rest::Ready, &failure, None);
+    }
+
+    /// It may have run: a read is sent again, anything else is told apart as unknown (D16).
+    pub(crate) fn on_lost_answer(&mut self, call: CallId, retry_after: Option<Duration>) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        state.attempts += 1;
+        if state.cancelled {
+            self.settle_silently(call);
+        } else if state.repeatable && state.message.is_some() && state.attempts < MOST_ATTEMPTS {
+            let pause = Duration::from_millis(250) * 2u32.saturating_pow(state.attempts);
+            self.forget_wire(call);
+            self.pause(call, retry_after.unwrap_or(pause).min(Duration::from_secs(30)));
+        } else {
+            self.fail(call, &Failure::new(Kind::OutcomeUnknown, LOST_ANSWER));
+        }
+    }
+
+    /// A lost or doubted session refused it at the head, so it was not processed: it waits for the next one.
+    pub(crate) fn on_refused_by_session(&mut self, call: CallId, denied: bool) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        state.refusals += 1;
+        if state.cancelled {
+            self.settle_silently(call);
+        } else if state.refusals > MOST_REFUSALS || state.message.is_none() {
+            let failure = if denied { needs_auth() } else { session_lost() };
+            self.fail(call, &failure);
+        } else {
+            self.forget_wire(call);
+            self.dispatch(call);
+        }
+    }
+
+    /// A new sending is a new request: it gets a new id (never reused in a session's life).
+    fn forget_wire(&mut self, call: CallId) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        let Some(wire) = state.wire.take() else { return };
+        state.cursor = None;
+        if let Some(session) = self.sessions.get_mut(&state.session) {
+            session.in_flight.remove(&wire);
+            let trajectory = session.trajectory;
+            self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
+        }
+    }
+
+    fn pause(&mut self, call: CallId, pause: Duration) {
+        let pause = self.mint.jitter(pause);
+        let timer = self.timers.arm(self.now.mono, pause, Timer::CallRetry(call));
+        if let Some(state) = self.calls.get_mut(&call) {
+            state.stage = Stage::Pausing;
+            state.pause = Some(timer);
+        }
+    }
+
+    pub(crate) fn on_call_deadline(&mut self, call: CallId) {
+        let Some(state) = self.calls.get(&call) else { return };
+        let (sent, exchange) = (state.was_sent(), state.exchange);
+        let failure = if state.greeting {
+            let text = "the upstream did not answer the handshake in time; it goes on, try again";
+            Failure::new(Kind::UpstreamUnreachable, text)
+        } else if sent {
+            Failure::new(Kind::UpstreamTimeout, "no answer within this call's time: it may still run")
+        } else {
+            Failure::new(Kind::UpstreamUnreachable, "no session with the upstream within this call's time")
+        };
+        if sent {
+            self.cancel_upstream(call, None);
+        }
+        self.fail(call, &failure);
+        if let Some(exchange) = exchange {
+            self.abort(exchange);
+        }
+    }
+
+    /// `notifications/cancelled` from a client: only its own calls, and never `initialize` (lifecycle).
+    pub(crate) fn on_cancelled(&mut self, link: LinkNonce, message: &Message) {
+        let wanted = message.cancelled_request_id();
+        let Some(call) = wanted.and_then(|id| self.links.get(&link)?.pending.get(&id).copied()) else {
+            return;
+        };
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        if state.greeting || state.cancelled {
+            return;
+        }
+        state.cancelled = true;
+        state.cancel = Some(message.clone());
+        match state.stage {
+            Stage::Waiting | Stage::Pausing => self.settle_silently(call),
+            Stage::Sent { head: false } => {
+                let timer = self.timers.arm(self.now.mono, CANCEL_GRACE, Timer::CancelGrace(call));
+                state.pause = Some(timer);
+            }
+            Stage::Sent { head: true } | Stage::Replaying { .. } => self.pass_cancel_on(call),
+        }
+    }
+
+    /// The server is known to have the call, or had time enough: it may hear of the cancel now.
+    pub(crate) fn pass_cancel_on(&mut self, call: CallId) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        let Some(message) = state.cancel.take() else { return };
+        self.timers.cancel(state.pause);
+        let timer = self.timers.arm(self.now.mono, CANCEL_END, Timer::CancelEnd(call));
+        state.pause = Some(timer);
+        self.cancel_upstream(call, Some(&message));
+    }
+
+    fn cancel_upstream(&mut self, call: CallId, message: Option<&Message>) {
+        let Some((wire, ix)) = self.calls.get(&call).and_then(|state| Some((state.wire?, state.session)))
+        else {
+            return;
+        };
+        let id = Id::number(wire.0);
+        let body = match message {
+            Some(message) => message.splice().cancelled_request_id(&id).finish().into_bytes(),
+            None => {
+                let params = format!(r#"{{"requestId":{},"reason":"timeout"}}"#, wire.0);
+                let name = mcp_wire::method::NOTIFICATIONS_CANCELLED;
+                mcp_wire::notification(name, Some(params.as_bytes()))
+            }
+        };
+        self.start(ix, Purpose::Aside(None), Verb::Post(body), None);
+    }
+
+    /// A notification that evermux does not know is none of its business: it passes (design §2).
+    pub(crate) fn pass_aside(&mut self, link: LinkNonce, message: &Message) {
+        let claim = self.links.get(&link).map(|state| state.claim.clone());
+        let ix = claim.and_then(|claim| self.session_for(&claim.upstream, claim.identity));
+        match ix.filter(|ix| self.sessions.get(ix).is_some_and(crate::session::Session::is_ready)) {
+            Some(ix) => {
+                self.start(ix, Purpose::Aside(None), Verb::Post(message.bytes().clone()), None);
+            }
+            None => self.order(Output::Note(Note::Dropped("a notification while no session was ready"))),
+        }
+    }
+
+    /// The message of the session goes to whom it belongs: the call whose progress it is, or the stream's.
+    pub(crate) fn by_progress_token(&self, ix: SessionIx, message: &Message) -> Option<CallId> {
+        let wire = message.progress_token()?.as_number()?;
+        self.sessions.get(&ix)?.in_flight.get(&WireId(wire)).copied()
+    }
+
+    pub(crate) fn is_open(&self, call: CallId) -> bool {
+        self.calls.contains_key(&call)
+    }
+
+    /// Ends every stream a call or link still holds open in `streams`.
+    pub(crate) fn drop_stream(&mut self, stream: crate::input::StreamId) {
+        if let Some(StreamUse::Listening(_) | StreamUse::Call(_)) = self.streams.remove(&stream) {
+            self.order(Output::End(stream));
+        }
+    }
+}
+
+/// An error that came without an id (its server could not read the request, or does not care): the same error,
+/// byte for byte, under the client's id.
+pub(crate) fn error_under(id: &Id, message: &Message) -> Segments {
+    let raw = message.error().unwrap_or(b"null");
+    let parts = [b"{\"jsonrpc\":\"2.0\",\"id\":", id.as_raw(), b",\"error\":", raw, b"}"];
+    Segments::from(bytes::Bytes::from(parts.concat()))
+}
+
+pub(crate) fn session_lost() -> Failure {
+    let text = "the upstream no longer knows this session, and this call may not be moved to a new one";
+    Failure::new(Kind::SessionLost, text)
+}
+
+pub(crate) fn needs_auth() -> Failure {
+    let text =
+        "the upstream refused these credentials, also for a fresh session: check the upstream's headers";
+    Failure::new(Kind::NeedsAuth, text)
+}

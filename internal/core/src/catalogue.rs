@@ -1,0 +1,185 @@
+//! What is configured and what former processes left: the facts a session is found or made from.
+
+use crate::hub::{Hub, Pending, Upstream};
+use crate::input::{Policy, Ticket};
+use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
+use crate::output::{Note, Output};
+use crate::record::{Fingerprint, JournalledCall, Record, Sync};
+use crate::resume::{Resume, Source, changed_class, resume};
+use crate::session::{PoolKey, Session, SessionIx};
+
+impl Hub {
+    /// Upstreams that left the config keep their sessions until they are purged, but take no new links.
+    pub(crate) fn on_configured(&mut self, policies: Vec<Policy>) {
+        let gone: Vec<UpstreamName> = self
+            .upstreams
+            .keys()
+            .filter(|name| !policies.iter().any(|p| p.name == **name))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.upstreams.remove(&name);
+        }
+        for policy in policies {
+            match self.upstreams.get_mut(&policy.name) {
+                Some(upstream) => upstream.policy = policy,
+                None => {
+                    let name = policy.name.clone();
+                    let upstream = Upstream {
+                        policy,
+                        identities: std::collections::BTreeMap::new(),
+                        default: None,
+                        misconfigured: None,
+                    };
+                    self.upstreams.insert(name, upstream);
+                }
+            }
+        }
+    }
+
+    /// Credentials are at hand. An identity seen before stays usable beside a new one: links are bound to it.
+    pub(crate) fn on_identity(&mut self, name: &UpstreamName, fingerprint: Fingerprint, default: bool) {
+        let Some(upstream) = self.upstreams.get_mut(name) else { return };
+        upstream.identities.insert(fingerprint.identity, fingerprint);
+        upstream.misconfigured = None;
+        if default || upstream.default.is_none() {
+            upstream.default = Some(fingerprint.identity);
+        }
+    }
+
+    /// A missing value supersedes nothing: identities known before stay (D5).
+    pub(crate) fn on_misconfigured(&mut self, name: &UpstreamName, why: String) {
+        let Some(upstream) = self.upstreams.get_mut(name) else { return };
+        if upstream.identities.is_empty() {
+            upstream.misconfigured = Some(why);
+        }
+    }
+
+    pub(crate) fn on_loaded(&mut self, records: Vec<Record>, journal: Vec<JournalledCall>) {
+        for record in records {
+            self.load(record);
+        }
+        for call in journal {
+            match call.seq {
+                Some(seq) => {
+                    self.journal.insert((call.link, seq), call);
+                }
+                None => self.unclaimed.push(call),
+            }
+        }
+        self.arm_sweep();
+    }
+
+    fn load(&mut self, record: Record) {
+        let key = PoolKey { upstream: record.upstream.clone(), fingerprint: record.fingerprint };
+        let known = self
+            .upstreams
+            .get(&key.upstream)
+            .and_then(|upstream| upstream.identities.get(&key.fingerprint.identity))
+            .copied();
+        let (upstream, trajectory, handshake) =
+            (record.upstream.clone(), record.trajectory, record.handshake);
+        match resume(record, Source::Disk, known.as_ref()) {
+            Resume::Resumed(record) => {
+                if !self.is_newest(&key, &record) {
+                    return;
+                }
+                let continuation = self.mint.continuation();
+                let session = Session::stored(*record, continuation, self.now.wall_ms);
+                let ix = self.insert_session(session);
+                self.note_attach(ix);
+            }
+            Resume::Fresh(reason) => self.order(Output::Note(Note::Attached {
+                upstream,
+                trajectory,
+                handshake,
+                status: crate::status::Status::NotFound,
+                reason: Some(reason.to_owned()),
+            })),
+        }
+    }
+
+    /// Two records of one key (an older binary made a second one, say): the newest writer's is used, the other
+    /// stays on disk untouched.
+    fn is_newest(&mut self, key: &PoolKey, record: &Record) -> bool {
+        let Some(ix) = self.pool.get(key).copied() else { return true };
+        let rank = |record: &Record| (record.generation, record.handshake, record.used_ms);
+        let present = self.sessions.get(&ix).and_then(|session| session.record.as_ref()).map(rank);
+        if present >= Some(rank(record)) {
+            return false;
+        }
+        self.sessions.remove(&ix);
+        true
+    }
+
+    pub(crate) fn insert_session(&mut self, session: Session) -> SessionIx {
+        let ix = SessionIx(u32::try_from(self.count()).unwrap_or(u32::MAX));
+        self.pool.insert(session.key.clone(), ix);
+        self.sessions.insert(ix, session);
+        ix
+    }
+
+    /// The session for this identity: the pooled one, or a fresh one.
+    pub(crate) fn session_for(&mut self, name: &UpstreamName, identity: Digest) -> Option<SessionIx> {
+        let fingerprint = *self.upstreams.get(name)?.identities.get(&identity)?;
+        let key = PoolKey { upstream: name.clone(), fingerprint };
+        if let Some(ix) = self.pool.get(&key) {
+            return Some(*ix);
+        }
+        // The record, if any, was made under another config: say which class of it changed.
+        let reason = self
+            .pool
+            .keys()
+            .filter(|other| other.upstream == *name && other.fingerprint.identity == identity)
+            .find_map(|other| changed_class(&other.fingerprint, &fingerprint));
+        let (trajectory, continuation) = (self.mint.trajectory(), self.mint.continuation());
+        let mut session = Session::fresh(key, trajectory, continuation, self.now.wall_ms);
+        session.reason = reason.map(str::to_owned);
+        Some(self.insert_session(session))
+    }
+
+    pub(crate) fn note_attach(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.since_ms = self.now.wall_ms;
+        let note = Note::Attached {
+            upstream: session.key.upstream.clone(),
+            trajectory: session.trajectory,
+            handshake: session.handshake,
+            status: session.status,
+            reason: session.reason.clone(),
+        };
+        self.order(Output::Note(note));
+    }
+
+    /// Writes the session's record as it stands.
+    pub(crate) fn write_record(&mut self, ix: SessionIx, sync: Sync, pending: Pending) -> Option<Ticket> {
+        let generation = self.generation;
+        let now = self.now;
+        let session = self.sessions.get_mut(&ix)?;
+        let (continuation, parent) = (session.continuation, session.parent);
+        session.times_written = Some(now.mono);
+        let record = session.record.as_mut()?;
+        record.generation = generation;
+        record.continuation = continuation;
+        record.parent = parent;
+        record.used_ms = now.wall_ms;
+        let record = Box::new(record.clone());
+        let ticket = Ticket(self.count());
+        self.tickets.insert(ticket, pending);
+        self.order(Output::WriteRecord { ticket, record, sync });
+        Some(ticket)
+    }
+
+    /// The link has every answer below `ack`: those numbers will not come again.
+    pub(crate) fn forget_journalled(&mut self, link: LinkNonce, ack: Seq) {
+        while let Some((key, _)) = self.journal.range((link, Seq(0))..(link, ack)).next() {
+            let key = *key;
+            self.journal.remove(&key);
+        }
+    }
+
+    /// Whether a journalled call of a former process is known under this number.
+    pub(crate) fn journalled(&self, link: LinkNonce, seq: Seq) -> Option<&JournalledCall> {
+        self.journal.get(&(link, seq))
+    }
+}

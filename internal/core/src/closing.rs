@@ -1,0 +1,201 @@
+//! Ends: of links nobody hears of, of sessions the user purges, of the process.
+
+use std::time::Duration;
+
+use crate::failure::{Failure, Kind};
+use crate::hub::{Hub, Purpose};
+use crate::names::{LinkNonce, UpstreamName};
+use crate::output::{Output, Verb};
+use crate::session::{Phase, Rest, Session, SessionIx};
+use crate::standalone::uses;
+use crate::status::{Report, SessionReport, UpstreamReport, UpstreamState};
+use crate::timers::Timer;
+
+/// A link that numbers its messages may repeat one: it is remembered this long after it was last heard of.
+const NUMBERED: Duration = Duration::from_secs(24 * 3600);
+/// Where the upstream is not configured any more.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+
+impl Hub {
+    /// Arms the sweep for the first link that may be forgotten; no link, no wake-up.
+    pub(crate) fn arm_sweep(&mut self) {
+        if self.sweep.is_some() {
+            return;
+        }
+        let now = self.now.mono;
+        let first =
+            self.links.values().filter(|link| link.is_quiet()).map(|link| self.forgotten_at(link)).min();
+        if let Some(at) = first {
+            self.sweep = Some(self.timers.arm(now, at.saturating_sub(now), Timer::Sweep));
+        }
+    }
+
+    fn forgotten_at(&self, link: &crate::link::Link) -> Duration {
+        let idle = self.upstreams.get(&link.claim.upstream).map_or(IDLE, |upstream| upstream.policy.idle);
+        link.heard + if link.numbered.is_empty() { idle } else { NUMBERED.max(idle) }
+    }
+
+    pub(crate) fn on_sweep(&mut self) {
+        self.sweep = None;
+        let now = self.now.mono;
+        let old = |link: &&crate::link::Link| link.is_quiet() && self.forgotten_at(link) <= now;
+        let forgotten: Vec<LinkNonce> =
+            self.links.values().filter(old).map(|link| link.claim.nonce).collect();
+        for link in forgotten {
+            self.links.remove(&link);
+        }
+        self.arm_sweep();
+    }
+
+    /// The client ended its link: its calls lose their reader, the upstream session stays (D14).
+    pub(crate) fn forget_link(&mut self, nonce: LinkNonce) {
+        let Some(link) = self.links.remove(&nonce) else { return };
+        if let Some(stream) = link.listening {
+            self.drop_stream(stream);
+        }
+        for call in link.pending.into_values() {
+            self.settle_silently(call);
+        }
+        self.forget_journalled(nonce, crate::names::Seq(u64::MAX));
+    }
+
+    /// Ends sessions at the upstream and forgets them. What is in flight cannot be accounted for any more.
+    pub(crate) fn on_purge(&mut self, name: Option<&UpstreamName>) {
+        let doomed: Vec<SessionIx> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| name.is_none_or(|name| *name == session.key.upstream))
+            .map(|(ix, _)| *ix)
+            .collect();
+        for ix in doomed {
+            self.purge(ix);
+        }
+    }
+
+    fn purge(&mut self, ix: SessionIx) {
+        let failure =
+            Failure::new(Kind::OutcomeUnknown, "the session was purged while this call was in flight");
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let calls: Vec<_> = session.in_flight.values().chain(&session.waiting).copied().collect();
+        for call in calls {
+            self.fail(call, &failure);
+        }
+        self.close_standalone(ix);
+        let has_id = self
+            .sessions
+            .get(&ix)
+            .is_some_and(|session| session.record.as_ref().is_some_and(|record| record.session_id.is_some()));
+        if has_id {
+            self.start(ix, Purpose::Delete, Verb::Delete, None);
+        }
+        let Some(session) = self.sessions.remove(&ix) else { return };
+        self.timers.cancel(session.keepalive);
+        self.pool.remove(&session.key);
+        let (upstream, trajectory) = (session.key.upstream, session.trajectory);
+        self.order(Output::DeleteRecord { upstream, trajectory });
+    }
+
+    /// Takes no more work, lets what runs end. Sessions and their records stay; nothing is deleted upstream.
+    pub(crate) fn on_drain(&mut self) {
+        if self.draining {
+            return;
+        }
+        self.draining = true;
+        let failure = Failure::new(Kind::Draining, "evermux is stopping; send this again");
+        let unsent: Vec<_> =
+            self.calls.iter().filter(|(_, call)| !call.was_sent()).map(|(id, _)| *id).collect();
+        for call in unsent {
+            self.fail(call, &failure);
+        }
+        let streams: Vec<_> = self.links.values_mut().filter_map(|link| link.listening.take()).collect();
+        for stream in streams {
+            self.order(Output::Stopping(stream));
+            self.drop_stream(stream);
+        }
+        let sessions: Vec<SessionIx> = self.sessions.keys().copied().collect();
+        for ix in sessions {
+            self.close_standalone(ix);
+        }
+    }
+
+    pub(crate) fn note_drained(&mut self) {
+        if self.draining && !self.drained && self.calls.is_empty() {
+            self.drained = true;
+            self.order(Output::Drained);
+        }
+    }
+
+    /// How everything stands, for `status`.
+    pub fn report(&self) -> Report {
+        let sessions = self.sessions.values().map(|session| self.session_report(session)).collect();
+        let upstreams = self.upstreams.keys().map(|name| self.upstream_report(name)).collect();
+        Report { upstreams, sessions, persistence_degraded: self.degraded }
+    }
+
+    fn session_report(&self, session: &Session) -> SessionReport {
+        let mine =
+            |call: &&crate::record::JournalledCall| call.trajectory == session.trajectory && !call.settled;
+        SessionReport {
+            upstream: session.key.upstream.clone(),
+            trajectory: session.trajectory,
+            handshake: session.handshake,
+            continuation: session.continuation,
+            parent: session.parent,
+            status: session.status,
+            reason: session.reason.clone(),
+            unresolved_operations: self.journal.values().chain(&self.unclaimed).filter(mine).count(),
+            protocol_version: session.record.as_ref().map(|record| record.protocol_version.clone()),
+            links: self.links.values().filter(|link| uses(link, session)).count(),
+            in_flight: session.in_flight.len() + session.waiting.len(),
+            initializes: session.initializes,
+            since_ms: session.since_ms,
+        }
+    }
+
+    fn upstream_report(&self, name: &UpstreamName) -> UpstreamReport {
+        let misconfigured = self.upstreams.get(name).and_then(|upstream| upstream.misconfigured.clone());
+        let mut state = UpstreamState::Idle;
+        let mut detail = None;
+        for session in self.sessions.values().filter(|session| session.key.upstream == *name) {
+            let (this, words) = state_of(session);
+            if rank(this) > rank(state) {
+                (state, detail) = (this, words);
+            }
+        }
+        if misconfigured.is_some() {
+            (state, detail) = (UpstreamState::Misconfigured, misconfigured);
+        }
+        UpstreamReport { name: name.clone(), state, detail }
+    }
+}
+
+fn state_of(session: &Session) -> (UpstreamState, Option<String>) {
+    match &session.phase {
+        Phase::Resting(Rest::Ready) => (UpstreamState::Ready, None),
+        Phase::Resting(_) | Phase::Lost => (UpstreamState::Idle, None),
+        Phase::Waking | Phase::Probing | Phase::Initializing | Phase::Recording | Phase::Acknowledging => {
+            (UpstreamState::Connecting, None)
+        }
+        Phase::Backoff { failure, .. } => {
+            let state = match failure.kind {
+                Kind::NeedsAuth => UpstreamState::NeedsAuth,
+                Kind::UpstreamUnreachable => UpstreamState::Unreachable,
+                _ => UpstreamState::Backoff,
+            };
+            (state, Some(failure.message.clone()))
+        }
+    }
+}
+
+/// What is wrong outranks what works: a person looks at status because something does not.
+fn rank(state: UpstreamState) -> u8 {
+    match state {
+        UpstreamState::Idle => 0,
+        UpstreamState::Ready => 1,
+        UpstreamState::Connecting => 2,
+        UpstreamState::Backoff => 3,
+        UpstreamState::Unreachable => 4,
+        UpstreamState::NeedsAuth => 5,
+        UpstreamState::Misconfigured => 6,
+    }
+}

@@ -1,0 +1,430 @@
+//! What clients send: which link it is, whether it was sent before, and where it goes.
+
+use bytes::Bytes;
+use mcp_wire::{Id, Kind, Message, Segments, method};
+
+use crate::call::{Call, CallId, Stage};
+use crate::failure::{self, Failure};
+use crate::hub::{Hub, StreamUse};
+use crate::input::{Delivery, Sender, StreamId};
+use crate::link::{Fate, Link};
+use crate::names::{Digest, Handshake, LinkNonce, Seq, UpstreamName};
+use crate::output::Output;
+use crate::record::JournalEntry;
+use crate::seal::{EventClaim, LinkClaim};
+use crate::session::SessionIx;
+use crate::timers::Timer;
+
+/// How long a client waits for `initialize` before it is told that the upstream does not answer (contract).
+const GREETING_WAIT: std::time::Duration = std::time::Duration::from_secs(8);
+/// Longest life of a list, read or ping (contract).
+const READ_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
+
+impl Hub {
+    pub(crate) fn on_posted(
+        &mut self,
+        stream: StreamId,
+        upstream: &UpstreamName,
+        from: Sender,
+        message: Message,
+        delivery: Delivery,
+    ) {
+        let is_greeting = message.method() == Some(method::INITIALIZE);
+        let Some(link) = self.link_of(stream, upstream, from, is_greeting, &message, &delivery) else {
+            return;
+        };
+        if let (Some(ack), Some(state)) = (delivery.ack, self.links.get_mut(&link)) {
+            if state.acknowledge(ack) {
+                self.order(Output::Journal(JournalEntry::Acked { link, seq: ack }));
+            }
+            self.forget_journalled(link, ack);
+        }
+        match message.kind() {
+            Kind::Request => self.on_request(stream, link, message, &delivery),
+            Kind::Notification => self.on_notification(stream, link, &message, &delivery),
+            // No ask is outstanding: pooled sessions declare no capability that would bring one.
+            Kind::Response | Kind::ErrorResponse => self.order(Output::Accepted(stream)),
+        }
+    }
+
+    /// The link a message belongs to: known, revived from its seal, or new with `initialize`.
+    fn link_of(
+        &mut self,
+        stream: StreamId,
+        upstream: &UpstreamName,
+        from: Sender,
+        is_greeting: bool,
+        message: &Message,
+        delivery: &Delivery,
+    ) -> Option<LinkNonce> {
+        let id = message.id();
+        if !self.upstreams.contains_key(upstream) {
+            self.refuse_unknown_upstream(stream, upstream, id.as_ref());
+            return None;
+        }
+        match from {
+            Sender::Link(claim) if claim.upstream == *upstream => Some(self.revive(claim)),
+            Sender::Unknown if is_greeting => self.greet_new(stream, upstream, message, delivery),
+            Sender::Unknown => {
+                let text = "a message before initialize: the Mcp-Session-Id header is missing";
+                self.refuse(stream, 400, mcp_wire::error(id.as_ref(), -32600, text, None));
+                None
+            }
+            Sender::Link(_) | Sender::Foreign => {
+                self.refuse_foreign_link(stream, upstream, id.as_ref());
+                None
+            }
+        }
+    }
+
+    fn refuse_unknown_upstream(&mut self, stream: StreamId, upstream: &UpstreamName, id: Option<&Id>) {
+        let text = format!("no upstream `{upstream}` is configured; `evermux list` shows those that are");
+        let failure = Failure::new(failure::Kind::Misconfigured, text);
+        self.refuse(stream, 404, failure.to_error(id, upstream));
+    }
+
+    fn refuse_foreign_link(&mut self, stream: StreamId, upstream: &UpstreamName, id: Option<&Id>) {
+        let failure = Failure::new(failure::Kind::SessionLost, "Session not found: initialize again");
+        self.refuse(stream, 404, failure.to_error(id, upstream));
+    }
+
+    /// A link this process never saw is as good as one it made: its id says all that is needed.
+    fn revive(&mut self, claim: LinkClaim) -> LinkNonce {
+        let (nonce, now) = (claim.nonce, self.now.mono);
+        self.links.entry(nonce).or_insert_with(|| Link::new(claim, now)).heard = now;
+        self.arm_sweep();
+        nonce
+    }
+
+    fn greet_new(
+        &mut self,
+        stream: StreamId,
+        name: &UpstreamName,
+        message: &Message,
+        delivery: &Delivery,
+    ) -> Option<LinkNonce> {
+        let identity = match self.identity_for(name, delivery.identity) {
+            Ok(identity) => identity,
+            Err(why) => {
+                let failure = Failure::new(failure::Kind::Misconfigured, why);
+                let error = failure.to_error(message.id().as_ref(), name);
+                self.order(Output::Accept { stream, link: None });
+                self.order(Output::Event { stream, id: None, data: Segments::from(error) });
+                self.order(Output::End(stream));
+                return None;
+            }
+        };
+        let asked = message.param_str("protocolVersion").unwrap_or_default();
+        let known = mcp_wire::version::is_known_session_revision(&asked);
+        let version = if known { asked } else { mcp_wire::version::LATEST_SESSION.to_owned() };
+        let nonce = self.mint.link();
+        let claim = LinkClaim { nonce, upstream: name.clone(), identity, class: 0, version };
+        Some(self.revive(claim))
+    }
+
+    fn identity_for(&self, name: &UpstreamName, asked: Option<Digest>) -> Result<Digest, String> {
+        let Some(upstream) = self.upstreams.get(name) else { return Err(format!("no upstream `{name}`")) };
+        let known = |identity: &Digest| upstream.identities.contains_key(identity);
+        asked.filter(known).or(upstream.default.filter(known)).ok_or_else(|| {
+            let why = upstream.misconfigured.clone();
+            why.unwrap_or_else(|| format!("the credentials of upstream `{name}` are not known yet"))
+        })
+    }
+
+    fn on_request(&mut self, stream: StreamId, link: LinkNonce, message: Message, delivery: &Delivery) {
+        let (Some(id), Some(name)) = (message.id(), message.method().map(str::to_owned)) else { return };
+        if delivery.seq.is_some_and(|seq| self.repeat(stream, link, seq, &message, delivery)) {
+            return;
+        }
+        let duplicate = self.links.get(&link).is_some_and(|state| state.pending.contains_key(&id));
+        match name.as_str() {
+            method::PING => self.answer_locally(stream, &mcp_wire::result(&id, b"{}")),
+            method::SERVER_DISCOVER => {
+                let code = mcp_wire::code::METHOD_NOT_FOUND;
+                let text = "server/discover is not served yet: use initialize";
+                self.answer_locally(stream, &mcp_wire::error(Some(&id), code, text, None));
+            }
+            _ if duplicate => {
+                let text = "this request id is in flight already on this session";
+                let code = mcp_wire::code::INVALID_REQUEST;
+                self.answer_locally(stream, &mcp_wire::error(Some(&id), code, text, None));
+            }
+            _ => self.open_call(stream, link, id, message, delivery),
+        }
+    }
+
+    fn answer_locally(&mut self, stream: StreamId, message: &Bytes) {
+        self.order(Output::Accept { stream, link: None });
+        self.order(Output::Event { stream, id: None, data: Segments::from(message.clone()) });
+        self.order(Output::End(stream));
+    }
+
+    fn open_call(
+        &mut self,
+        stream: StreamId,
+        link: LinkNonce,
+        id: Id,
+        message: Message,
+        delivery: &Delivery,
+    ) {
+        let Some(claim) = self.links.get(&link).map(|state| state.claim.clone()) else { return };
+        let greeting = message.method() == Some(method::INITIALIZE);
+        if !greeting {
+            self.order(Output::Accept { stream, link: None });
+        }
+        let refusal = if self.draining {
+            Some(Failure::new(failure::Kind::Draining, "evermux is stopping; send this again"))
+        } else {
+            None
+        };
+        let Some(session) = self.session_for(&claim.upstream, claim.identity).filter(|_| refusal.is_none())
+        else {
+            let why = refusal.unwrap_or_else(|| self.no_credentials(&claim));
+            self.refuse_call(stream, greeting, &id, &claim.upstream, &why);
+            return;
+        };
+        let call = CallId(self.count());
+        let state = new_call(link, session, id.clone(), message, delivery.seq, stream);
+        let deadline = self.longest_life(&state, &claim.upstream);
+        self.calls.insert(call, state);
+        self.streams.insert(stream, StreamUse::Call(call));
+        if let Some(state) = self.links.get_mut(&link) {
+            state.pending.insert(id, call);
+            if let Some(seq) = delivery.seq {
+                state.numbered.insert(seq, Fate::Live(call));
+            }
+        }
+        if let Some(life) = deadline {
+            let timer = self.timers.arm(self.now.mono, life, Timer::Call(call));
+            if let Some(state) = self.calls.get_mut(&call) {
+                state.deadline = Some(timer);
+            }
+        }
+        self.dispatch(call);
+    }
+
+    fn no_credentials(&self, claim: &LinkClaim) -> Failure {
+        let why = match self
+            .upstreams
+            .get(&claim.upstream)
+            .and_then(|upstream| upstream.misconfigured.clone())
+        {
+            Some(why) => why,
+            None => format!(
+                "the credentials this client used for `{}` are not at hand since the daemon was started again; \
+                 restart the client where their variables are set",
+                claim.upstream
+            ),
+        };
+        Failure::new(failure::Kind::Misconfigured, why)
+    }
+
+    fn refuse_call(&mut self, stream: StreamId, greeting: bool, id: &Id, name: &UpstreamName, why: &Failure) {
+        if greeting {
+            self.order(Output::Accept { stream, link: None });
+        }
+        let data = Segments::from(why.to_error(Some(id), name));
+        self.order(Output::Event { stream, id: None, data });
+        self.order(Output::End(stream));
+    }
+
+    fn longest_life(&self, call: &Call, name: &UpstreamName) -> Option<std::time::Duration> {
+        if call.greeting {
+            return Some(GREETING_WAIT);
+        }
+        if call.repeatable {
+            return Some(READ_WAIT);
+        }
+        self.upstreams.get(name)?.policy.call_timeout
+    }
+
+    /// A numbered request that came before, here or to a former process. Says whether it was dealt with.
+    fn repeat(
+        &mut self,
+        stream: StreamId,
+        link: LinkNonce,
+        seq: Seq,
+        message: &Message,
+        delivery: &Delivery,
+    ) -> bool {
+        let Some(state) = self.links.get(&link) else { return false };
+        let settled_long_ago = seq < state.acked;
+        match state.numbered.get(&seq).cloned() {
+            Some(Fate::Live(call)) => {
+                self.attach(call, stream);
+                true
+            }
+            Some(Fate::Answered(data)) => {
+                self.order(Output::Accept { stream, link: None });
+                self.order(Output::Event { stream, id: None, data });
+                self.order(Output::End(stream));
+                true
+            }
+            Some(Fate::Done) => self.answer_unknown(stream, link, message),
+            None if settled_long_ago => self.answer_unknown(stream, link, message),
+            // A read that a former process sent is simply sent again (D16).
+            None if message.method().is_some_and(method::is_repeatable) => false,
+            None if self.journalled(link, seq).is_some() => {
+                self.revive_call(stream, link, seq, message, delivery);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn answer_unknown(&mut self, stream: StreamId, link: LinkNonce, message: &Message) -> bool {
+        let Some(name) = self.links.get(&link).map(|state| state.claim.upstream.clone()) else {
+            return false;
+        };
+        let failure = Failure::new(failure::Kind::OutcomeUnknown, LOST_ANSWER);
+        self.answer_locally(stream, &failure.to_error(message.id().as_ref(), &name));
+        true
+    }
+
+    /// Points a live call at the response its client came back with, and hands over what it missed.
+    pub(crate) fn attach(&mut self, call: CallId, stream: StreamId) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        let old = state.stream.replace(stream);
+        let (kept, greeting) = (std::mem::take(&mut state.kept), state.greeting);
+        self.streams.insert(stream, StreamUse::Call(call));
+        if let Some(old) = old {
+            self.streams.remove(&old);
+            self.order(Output::End(old));
+        }
+        if !greeting {
+            self.order(Output::Accept { stream, link: None });
+        }
+        for event in kept {
+            self.order(Output::Event { stream, id: event.id, data: event.data });
+        }
+    }
+
+    fn on_notification(&mut self, stream: StreamId, link: LinkNonce, message: &Message, delivery: &Delivery) {
+        self.order(Output::Accepted(stream));
+        if let (Some(seq), Some(state)) = (delivery.seq, self.links.get_mut(&link)) {
+            // A repeated number is a notification that was taken before.
+            if seq < state.acked || state.numbered.insert(seq, Fate::Done).is_some() {
+                return;
+            }
+        }
+        match message.method() {
+            Some(method::NOTIFICATIONS_CANCELLED) => self.on_cancelled(link, message),
+            // Ours was sent once; roots are not declared; no ask is outstanding.
+            Some(
+                method::NOTIFICATIONS_INITIALIZED
+                | method::NOTIFICATIONS_ROOTS_LIST_CHANGED
+                | method::NOTIFICATIONS_PROGRESS,
+            )
+            | None => {}
+            Some(_) => self.pass_aside(link, message),
+        }
+    }
+
+    pub(crate) fn on_listening(
+        &mut self,
+        stream: StreamId,
+        upstream: &UpstreamName,
+        from: Sender,
+        after: Option<EventClaim>,
+    ) {
+        if !self.upstreams.contains_key(upstream) {
+            self.refuse_unknown_upstream(stream, upstream, None);
+            return;
+        }
+        let Sender::Link(claim) = from else {
+            self.refuse_foreign_link(stream, upstream, None);
+            return;
+        };
+        let identity = claim.identity;
+        let link = self.revive(claim);
+        if let Some(after) = after.filter(|after| after.wire.0 != 0) {
+            self.resume_stream(stream, link, after);
+            return;
+        }
+        self.order(Output::Accept { stream, link: None });
+        if self.draining {
+            self.order(Output::Stopping(stream));
+            self.order(Output::End(stream));
+            return;
+        }
+        self.streams.insert(stream, StreamUse::Listening(link));
+        let old = self.links.get_mut(&link).and_then(|state| state.listening.replace(stream));
+        if let Some(old) = old {
+            self.streams.remove(&old);
+            self.order(Output::End(old));
+        }
+        if let Some(session) = self.session_for(upstream, identity) {
+            self.open_standalone(session);
+            self.arm_keepalive(session);
+        }
+    }
+
+    pub(crate) fn on_link_ended(&mut self, stream: StreamId, from: &Sender) {
+        if let Sender::Link(claim) = from {
+            self.forget_link(claim.nonce);
+            self.order(Output::Journal(JournalEntry::LinkEnded { link: claim.nonce }));
+        }
+        self.order(Output::Accepted(stream));
+    }
+
+    /// A response is gone. Up to 2025-11-25 that is no cancel: the call goes on, its events are kept.
+    pub(crate) fn on_stream_closed(&mut self, stream: StreamId) {
+        match self.streams.remove(&stream) {
+            Some(StreamUse::Call(call)) => {
+                if let Some(state) = self.calls.get_mut(&call) {
+                    state.stream = None;
+                }
+            }
+            Some(StreamUse::Listening(link)) => {
+                if let Some(state) = self.links.get_mut(&link) {
+                    state.listening = None;
+                    state.heard = self.now.mono;
+                }
+                self.arm_sweep();
+            }
+            None => {}
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, stream: StreamId, status: u16, body: Bytes) {
+        self.order(Output::Refuse { stream, status, body });
+    }
+}
+
+/// Said when a call may have run and its answer is gone for good.
+pub(crate) const LOST_ANSWER: &str = "this call was sent and its answer was lost with the connection: it may have run. \
+     Check its effect before you send it again";
+
+fn new_call(
+    link: LinkNonce,
+    session: SessionIx,
+    client_id: Id,
+    message: Message,
+    seq: Option<Seq>,
+    stream: StreamId,
+) -> Call {
+    let name = message.method().unwrap_or_default();
+    Call {
+        link,
+        session,
+        client_id,
+        token: message.progress_token(),
+        seq,
+        greeting: name == method::INITIALIZE,
+        repeatable: method::is_repeatable(name),
+        stage: Stage::Waiting,
+        wire: None,
+        handshake: Handshake(0),
+        exchange: None,
+        stream: Some(stream),
+        cursor: None,
+        attempts: 0,
+        refusals: 0,
+        cancel: None,
+        cancelled: false,
+        kept: Vec::new(),
+        deadline: None,
+        pause: None,
+        message: Some(message),
+    }
+}

@@ -1,0 +1,127 @@
+//! The errors evermux makes itself (contract, "What a client sees"): one place for kind, code, outcome and words.
+
+use bytes::Bytes;
+use mcp_wire::Id;
+use serde_json::json;
+
+use crate::names::UpstreamName;
+
+/// The kinds, in the contract's order; code −33001 is the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Written, and no answer can be had.
+    OutcomeUnknown,
+    /// The session is gone and this call may not be moved to a new one.
+    SessionLost,
+    /// No connection, or in back-off.
+    UpstreamUnreachable,
+    /// `call_timeout` passed.
+    UpstreamTimeout,
+    /// 401/403 that a fresh handshake did not cure.
+    NeedsAuth,
+    /// This upstream's config.
+    Misconfigured,
+    /// A limit of this daemon.
+    Overloaded,
+    /// Stopping.
+    Draining,
+    /// Cannot be translated.
+    Unsupported,
+}
+
+/// What became of the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It may have run.
+    Unknown,
+    /// The upstream did not act on it.
+    Refused,
+    /// It never left.
+    NotSent,
+}
+
+impl Outcome {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Refused => "refused",
+            Self::NotSent => "not_sent",
+        }
+    }
+}
+
+impl Kind {
+    /// The word in `data.evermux.kind`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::SessionLost => "session_lost",
+            Self::UpstreamUnreachable => "upstream_unreachable",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::NeedsAuth => "needs_auth",
+            Self::Misconfigured => "misconfigured",
+            Self::Overloaded => "overloaded",
+            Self::Draining => "draining",
+            Self::Unsupported => "unsupported",
+        }
+    }
+
+    /// The JSON-RPC code.
+    pub fn code(self) -> i64 {
+        match self {
+            Self::OutcomeUnknown => -33001,
+            Self::SessionLost => -33002,
+            Self::UpstreamUnreachable => -33003,
+            Self::UpstreamTimeout => -33004,
+            Self::NeedsAuth => -33005,
+            Self::Misconfigured => -33006,
+            Self::Overloaded => -33007,
+            Self::Draining => -33008,
+            Self::Unsupported => -33012,
+        }
+    }
+
+    /// The outcome the contract's table gives this kind.
+    pub fn outcome(self) -> Outcome {
+        match self {
+            Self::OutcomeUnknown | Self::UpstreamTimeout => Outcome::Unknown,
+            Self::SessionLost | Self::NeedsAuth => Outcome::Refused,
+            Self::UpstreamUnreachable
+            | Self::Misconfigured
+            | Self::Overloaded
+            | Self::Draining
+            | Self::Unsupported => Outcome::NotSent,
+        }
+    }
+}
+
+/// An error of evermux's own making, ready to be told to a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Its kind.
+    pub kind: Kind,
+    /// What became of the call.
+    pub outcome: Outcome,
+    /// What happened and what to do next, for people.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with the outcome its kind usually has.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, outcome: kind.outcome(), message: message.into() }
+    }
+
+    /// The same, where the upstream refused what it was sent.
+    pub fn refused(mut self) -> Self {
+        self.outcome = Outcome::Refused;
+        self
+    }
+
+    /// The JSON-RPC error response with the client's own id.
+    pub fn to_error(&self, id: Option<&Id>, upstream: &UpstreamName) -> Bytes {
+        let facts =
+            json!({"kind": self.kind.word(), "upstream": &*upstream.0, "outcome": self.outcome.word()});
+        mcp_wire::error(id, self.kind.code(), &self.message, Some(&json!({ "evermux": facts })))
+    }
+}

@@ -1,0 +1,190 @@
+//! The composition of the core: routes each fact to the machine it concerns, and nothing else.
+
+use std::collections::BTreeMap;
+
+use crate::call::{Call, CallId};
+use crate::input::{ExchangeId, Input, Mono, Now, Policy, StreamId, Ticket};
+use crate::link::Link;
+use crate::mint::Mint;
+use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, UpstreamName, WireId};
+use crate::output::{Outbox, Output};
+use crate::record::{Fingerprint, JournalledCall};
+use crate::session::{PoolKey, Session, SessionIx};
+use crate::timers::{Timer, TimerId, Timers};
+
+/// A configured upstream and the credentials at hand for it.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) policy: Policy,
+    pub(crate) identities: BTreeMap<Digest, Fingerprint>,
+    pub(crate) default: Option<Digest>,
+    pub(crate) misconfigured: Option<String>,
+}
+
+/// What a client's response is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamUse {
+    Call(CallId),
+    Listening(LinkNonce),
+}
+
+/// What an exchange is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Initialize(WireId),
+    Initialized,
+    Probe(WireId),
+    Call(CallId),
+    Replay(CallId),
+    /// A notification or response passed on, or a keep-alive ping: only a lost session is news.
+    Aside(Option<WireId>),
+    Standalone,
+    Delete,
+}
+
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) purpose: Purpose,
+    pub(crate) session: SessionIx,
+    /// The handshake it was started in: news about an older one says nothing about the present session.
+    pub(crate) handshake: Handshake,
+    /// `Mcp-Session-Id` of the response, until the InitializeResult is here.
+    pub(crate) minted: Option<crate::names::SessionId>,
+    /// It was answered; an end without more is no loss.
+    pub(crate) answered: bool,
+    pub(crate) carried_session: bool,
+    pub(crate) retry: Option<std::time::Duration>,
+    pub(crate) timer: Option<TimerId>,
+}
+
+/// What a persisted order was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pending {
+    /// The record of a fresh session.
+    Creation(SessionIx),
+    /// Ids up to here.
+    Reservation(SessionIx, u64),
+    /// Anything that nobody waits for.
+    Update,
+}
+
+/// Every decision of the daemon, as one value.
+///
+/// Contract: hand in each fact with [`Hub::handle`] and carry out the orders it appends, in their order, before
+/// the next fact. Call it with [`Input::Tick`] when [`Hub::deadline`] is reached. It never blocks and never
+/// fails; after `handle`, `deadline` is strictly later than the `now` that was handed in.
+pub struct Hub {
+    pub(crate) now: Now,
+    pub(crate) out: Outbox,
+    pub(crate) mint: Mint,
+    pub(crate) generation: Generation,
+    pub(crate) timers: Timers,
+    pub(crate) upstreams: BTreeMap<UpstreamName, Upstream>,
+    pub(crate) links: BTreeMap<LinkNonce, Link>,
+    pub(crate) calls: BTreeMap<CallId, Call>,
+    pub(crate) sessions: BTreeMap<SessionIx, Session>,
+    pub(crate) pool: BTreeMap<PoolKey, SessionIx>,
+    pub(crate) exchanges: BTreeMap<ExchangeId, Exchange>,
+    pub(crate) streams: BTreeMap<StreamId, StreamUse>,
+    /// Numbered calls of former processes.
+    pub(crate) journal: BTreeMap<(LinkNonce, Seq), JournalledCall>,
+    /// Calls of former processes that no number can claim.
+    pub(crate) unclaimed: Vec<JournalledCall>,
+    pub(crate) tickets: BTreeMap<Ticket, Pending>,
+    pub(crate) degraded: bool,
+    pub(crate) draining: bool,
+    pub(crate) drained: bool,
+    pub(crate) sweep: Option<TimerId>,
+    counter: u64,
+}
+
+impl Hub {
+    /// An empty hub. `seed` is the only randomness it will ever have.
+    pub fn new(seed: [u8; 32], generation: Generation) -> Self {
+        Self {
+            now: Now { mono: Mono::ZERO, wall_ms: 0 },
+            out: Outbox::new(),
+            mint: Mint::new(seed),
+            generation,
+            timers: Timers::default(),
+            upstreams: BTreeMap::new(),
+            links: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            pool: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            journal: BTreeMap::new(),
+            unclaimed: Vec::new(),
+            tickets: BTreeMap::new(),
+            degraded: false,
+            draining: false,
+            drained: false,
+            sweep: None,
+            counter: 0,
+        }
+    }
+
+    /// Applies one fact. Appends what must now happen to `out`.
+    pub fn handle(&mut self, now: Now, input: Input, out: &mut Outbox) {
+        // A clock that steps back would make deadlines due twice.
+        self.now = Now { mono: now.mono.max(self.now.mono), wall_ms: now.wall_ms };
+        while let Some(timer) = self.timers.due(self.now.mono) {
+            self.ring(timer);
+        }
+        match input {
+            Input::Configured(policies) => self.on_configured(policies),
+            Input::IdentityKnown { upstream, fingerprint, default } => {
+                self.on_identity(&upstream, fingerprint, default);
+            }
+            Input::Misconfigured { upstream, why } => self.on_misconfigured(&upstream, why),
+            Input::Loaded { records, journal } => self.on_loaded(records, journal),
+            Input::Posted { stream, upstream, from, message, delivery } => {
+                self.on_posted(stream, &upstream, from, message, delivery);
+            }
+            Input::Listening { stream, upstream, from, after } => {
+                self.on_listening(stream, &upstream, from, after);
+            }
+            Input::LinkEnded { stream, from } => self.on_link_ended(stream, &from),
+            Input::StreamClosed(stream) => self.on_stream_closed(stream),
+            Input::Exchange(exchange, fact) => self.on_exchange(exchange, fact),
+            Input::Persisted { ticket, ok } => self.on_persisted(ticket, ok),
+            Input::Purge(upstream) => self.on_purge(upstream.as_ref()),
+            Input::Drain => self.on_drain(),
+            Input::Tick => {}
+        }
+        self.note_drained();
+        out.append(&mut self.out);
+    }
+
+    /// When [`Input::Tick`] is due next.
+    pub fn deadline(&self) -> Option<Mono> {
+        self.timers.next()
+    }
+
+    fn ring(&mut self, timer: Timer) {
+        match timer {
+            Timer::Call(call) => self.on_call_deadline(call),
+            Timer::CancelGrace(call) => self.pass_cancel_on(call),
+            Timer::CancelEnd(call) => self.settle_silently(call),
+            Timer::CallRetry(call) => self.dispatch(call),
+            Timer::ReplaySilent(call) => self.on_replay_silent(call),
+            Timer::ReplayRetry(call) => self.replay(call),
+            Timer::Exchange(exchange) => self.on_exchange_timeout(exchange),
+            Timer::Backoff(session) => self.on_backoff_over(session),
+            Timer::Keepalive(session) => self.on_quiet(session),
+            Timer::Standalone(session) => self.on_standalone_due(session),
+            Timer::Reserve(session) => self.reserve(session),
+            Timer::Sweep => self.on_sweep(),
+        }
+    }
+
+    pub(crate) fn count(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    pub(crate) fn order(&mut self, output: Output) {
+        self.out.push(output);
+    }
+}

@@ -1,0 +1,206 @@
+//! The closed set of facts the core can be told. Past tense: each one has happened already.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mcp_wire::Message;
+
+use crate::names::{Digest, Seq, SessionId, UpstreamName};
+use crate::record::{Fingerprint, JournalledCall, Record};
+use crate::seal::{EventClaim, LinkClaim};
+
+/// Time since the process started; the core's only notion of a clock.
+pub type Mono = Duration;
+
+/// The moment a fact is handed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Never goes back; all deadlines are in it.
+    pub mono: Mono,
+    /// Unix milliseconds, for people and records only; may jump.
+    pub wall_ms: u64,
+}
+
+/// One response body towards a client: the answer to a POST, or a GET stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+/// One HTTP exchange with an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ExchangeId(pub u64);
+
+/// One persist-thread order that reports back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// What the config says about one upstream, as far as decisions need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Its name.
+    pub name: UpstreamName,
+    /// `reinitialize = "never"`: a lost session is reported, not replaced.
+    pub never_reinitialize: bool,
+    /// Ping after this much silence; `None`: never.
+    pub keepalive: Option<Duration>,
+    /// Longest life of a `tools/call`; `None`: no limit.
+    pub call_timeout: Option<Duration>,
+    /// After this without a client the session sleeps.
+    pub idle: Duration,
+    /// Put `_meta["evermux/session"]` on every result.
+    pub annotate: bool,
+}
+
+/// Who sent a message, as the seal on its link id proves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sender {
+    /// No link id came with it.
+    Unknown,
+    /// A link id that this state directory's key sealed.
+    Link(LinkClaim),
+    /// A link id that it did not: another installation's, or made up.
+    Foreign,
+}
+
+/// How a message came: its number, what its sender has, and where a repeat wants to go on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Delivery {
+    /// `Evermux-Seq`: repeated when the message is sent again.
+    pub seq: Option<Seq>,
+    /// `Evermux-Ack`: every number below is settled for its sender.
+    pub ack: Option<Seq>,
+    /// `Last-Event-ID`, unsealed.
+    pub after: Option<EventClaim>,
+    /// `Evermux-Identity`: whose credentials a new link uses.
+    pub identity: Option<Digest>,
+}
+
+/// One thing that happened on an exchange with an upstream, in the order it happened.
+#[derive(Debug, Clone)]
+pub enum Fact {
+    /// A 2xx head came.
+    Head {
+        /// `Mcp-Session-Id` of the response.
+        session: Option<SessionId>,
+    },
+    /// A JSON-RPC message came.
+    Message {
+        /// The message.
+        message: Message,
+        /// The id of the event that carried it.
+        cursor: Option<String>,
+    },
+    /// An event without data came: only its id moves on.
+    Cursor(String),
+    /// The server asked for this much delay before a reconnect (SSE `retry`).
+    Retry(Duration),
+    /// Nothing more will come.
+    Ended(End),
+}
+
+/// How an exchange ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The body ended as HTTP says it must.
+    Clean,
+    /// Provably no byte of the request reached the server.
+    NeverWritten(String),
+    /// The connection broke, the body was cut or made no sense, after the request may have been written.
+    Cut(String),
+    /// A head came that is not 2xx (or 2xx with a body that is no MCP answer).
+    Refused(Refusal),
+}
+
+/// A refusal at the head, reduced to what the symptom table looks at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// HTTP status.
+    pub status: u16,
+    /// The body, up to a cap.
+    pub body: Bytes,
+    /// The content type was JSON.
+    pub json: bool,
+    /// `WWW-Authenticate` was there.
+    pub challenge: bool,
+    /// `WWW-Authenticate` says `insufficient_scope`.
+    pub scope: bool,
+    /// `Retry-After`.
+    pub retry_after: Option<Duration>,
+}
+
+/// A fact.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A configuration is in force (start or reload).
+    Configured(Vec<Policy>),
+    /// Credentials for this upstream are at hand; `default`: new links get them.
+    IdentityKnown {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The configuration they make.
+        fingerprint: Fingerprint,
+        /// New links without an identity of their own use this one.
+        default: bool,
+    },
+    /// A header of the upstream cannot be had.
+    Misconfigured {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// What is missing, without any value.
+        why: String,
+    },
+    /// What former processes left.
+    Loaded {
+        /// The records that passed every check of the store.
+        records: Vec<Record>,
+        /// The calls of former processes.
+        journal: Vec<JournalledCall>,
+    },
+    /// A POST came from a client.
+    Posted {
+        /// Its response.
+        stream: StreamId,
+        /// The upstream named in the path.
+        upstream: UpstreamName,
+        /// Its link.
+        from: Sender,
+        /// The message.
+        message: Message,
+        /// How it came.
+        delivery: Delivery,
+    },
+    /// A GET came from a client.
+    Listening {
+        /// Its response.
+        stream: StreamId,
+        /// The upstream named in the path.
+        upstream: UpstreamName,
+        /// Its link.
+        from: Sender,
+        /// Where it wants to go on.
+        after: Option<EventClaim>,
+    },
+    /// A DELETE came from a client.
+    LinkEnded {
+        /// Its response.
+        stream: StreamId,
+        /// Its link.
+        from: Sender,
+    },
+    /// A client's response body is gone, or was written to its end.
+    StreamClosed(StreamId),
+    /// Something happened on an exchange.
+    Exchange(ExchangeId, Fact),
+    /// The persist thread is done with an order.
+    Persisted {
+        /// The order.
+        ticket: Ticket,
+        /// Whether it is on disk.
+        ok: bool,
+    },
+    /// `purge`: end the sessions of one upstream, or of all.
+    Purge(Option<UpstreamName>),
+    /// Stop taking work, finish what runs.
+    Drain,
+    /// A deadline may have passed.
+    Tick,
+}

@@ -1,0 +1,531 @@
+//! The life of a session: woken from its record, made by one handshake, lost at most once at a time.
+
+use std::time::Duration;
+
+use mcp_wire::{Id, Kind, Message, Segments, method, version};
+use serde_json::value::RawValue;
+
+use crate::call::CallId;
+use crate::calls::{needs_auth, session_lost};
+use crate::failure::{Failure, Kind as Failed};
+use crate::hub::{Hub, Pending, Purpose};
+use crate::ids::{BLOCK, Ids};
+use crate::input::{ExchangeId, Refusal, Ticket};
+use crate::names::{Handshake, LinkNonce, SessionId};
+use crate::output::{Note, Output, Verb};
+use crate::record::{HandshakeState, Learned, Record, Sync};
+use crate::session::{Phase, Rest, SessionIx};
+use crate::status::Status;
+use crate::symptom::Meaning;
+use crate::timers::Timer;
+
+/// What a pooled session declares: no capability that belongs to one client (D6).
+const CLIENT_INFO: &str = concat!(r#"{"name":"evermux","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+const CAPABILITIES: &str = "{}";
+/// A 404 this soon after a success may come from a replica that has not heard of the session (B09).
+const STRAY: Duration = Duration::from_secs(5);
+/// A failed reservation is tried again after this.
+const RESERVE_AGAIN: Duration = Duration::from_secs(1);
+/// Times in the record are refreshed at most this often.
+const TIMES: Duration = Duration::from_secs(60);
+
+/// The part of an InitializeResult that decisions need; the rest stays as the server wrote it.
+#[derive(serde::Deserialize)]
+struct Initialized<'a> {
+    #[serde(borrow, rename = "protocolVersion")]
+    protocol_version: &'a RawValue,
+}
+
+impl Hub {
+    /// Something waits for this session: take the next step towards ready, if none is under way.
+    pub(crate) fn wake(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        match session.phase {
+            Phase::Resting(Rest::Fresh) => self.begin_initialize(ix),
+            Phase::Resting(Rest::Dormant) => {
+                session.phase = Phase::Waking;
+                if session.ids.is_empty() {
+                    self.reserve(ix);
+                } else {
+                    self.first_contact(ix);
+                }
+            }
+            Phase::Resting(Rest::Ready) => self.release(ix),
+            _ => {}
+        }
+    }
+
+    /// Reserves the next block of ids: on disk before the first of them is used (D9).
+    pub(crate) fn reserve(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.reserving.is_none()) else {
+            return;
+        };
+        let until = session.ids.end() + BLOCK;
+        let Some(record) = session.record.as_mut() else { return };
+        record.ids_reserved_until = until;
+        let ticket = self.write_record(ix, Sync::Durable, Pending::Reservation(ix, until));
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.reserving = ticket;
+        }
+    }
+
+    pub(crate) fn on_persisted(&mut self, ticket: Ticket, ok: bool) {
+        let Some(pending) = self.tickets.remove(&ticket) else { return };
+        self.degraded = !ok;
+        match pending {
+            Pending::Creation(ix) => self.on_recorded(ix, ok),
+            Pending::Reservation(ix, until) => self.on_reserved(ix, until, ok),
+            Pending::Update => {}
+        }
+    }
+
+    fn on_reserved(&mut self, ix: SessionIx, until: u64, ok: bool) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.reserving = None;
+        if !ok {
+            let empty = session.ids.is_empty();
+            if session.phase == Phase::Waking {
+                session.phase = Phase::Resting(Rest::Dormant);
+            }
+            self.timers.arm(self.now.mono, RESERVE_AGAIN, Timer::Reserve(ix));
+            if empty {
+                self.fail_waiting(ix, &disk_refuses());
+            }
+            return;
+        }
+        session.ids.granted(until);
+        match session.phase {
+            Phase::Waking => self.first_contact(ix),
+            Phase::Resting(Rest::Ready) => self.release(ix),
+            Phase::Resting(Rest::Fresh) if !session.waiting.is_empty() => self.begin_initialize(ix),
+            _ => {}
+        }
+    }
+
+    /// First contact with a stored session: finish its handshake, or `ping` — never `initialize`, which two SDKs
+    /// silently take as a second handshake (design §6).
+    fn first_contact(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let answered = session.record.as_ref().map(|record| record.handshake_state);
+        if answered == Some(HandshakeState::Answered) {
+            self.acknowledge(ix);
+        } else {
+            self.probe(ix);
+        }
+    }
+
+    fn probe(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        let Some(wire) = session.ids.take() else {
+            session.phase = Phase::Waking;
+            self.reserve(ix);
+            return;
+        };
+        session.phase = Phase::Probing;
+        let body = mcp_wire::request(&Id::number(wire.0), method::PING, None);
+        self.start(ix, Purpose::Probe(wire), Verb::Post(body), None);
+    }
+
+    /// The one `initialize` of a loss or a first use, for any number of waiters (D18).
+    fn begin_initialize(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if session.handshake.0 == 0 {
+            // No session exists whose ids could be met again: failed handshakes must not use the block up.
+            session.ids = Ids::first_block();
+        }
+        let Some(wire) = session.ids.take() else {
+            self.reserve(ix);
+            return;
+        };
+        session.phase = Phase::Initializing;
+        session.initializes += 1;
+        let params = format!(
+            r#"{{"protocolVersion":"{}","capabilities":{CAPABILITIES},"clientInfo":{CLIENT_INFO}}}"#,
+            version::LATEST_SESSION
+        );
+        let body = mcp_wire::request(&Id::number(wire.0), method::INITIALIZE, Some(params.as_bytes()));
+        self.start(ix, Purpose::Initialize(wire), Verb::Post(body), None);
+    }
+
+    pub(crate) fn on_initialize_result(&mut self, exchange: ExchangeId, message: &Message) {
+        let Some(state) = self.exchanges.get_mut(&exchange) else { return };
+        let (ix, minted) = (state.session, state.minted.take());
+        let Some(result) = message.result().filter(|_| message.kind() == Kind::Response) else {
+            let words = message.error_message().unwrap_or_default();
+            let failure =
+                Failure::new(Failed::UpstreamUnreachable, format!("initialize was refused: {words}"));
+            self.back_off(ix, Rest::Fresh, &failure.refused(), None);
+            return;
+        };
+        match negotiated(result) {
+            Some(revision) => self.record_session(ix, minted, &revision, result),
+            None => {
+                if let Some(session) = self.sessions.get_mut(&ix) {
+                    session.status = Status::VersionMismatch;
+                }
+                let text = "the upstream speaks no protocol revision with sessions that evermux knows";
+                self.back_off(ix, Rest::Fresh, &Failure::new(Failed::Unsupported, text), None);
+            }
+        }
+    }
+
+    /// Written before `notifications/initialized` is sent: a crash between the two resends the notification,
+    /// not the handshake (design §5).
+    fn record_session(&mut self, ix: SessionIx, id: Option<SessionId>, revision: &str, result: &[u8]) {
+        let now_ms = self.now.wall_ms;
+        let continuation = self.mint.continuation();
+        let generation = self.generation;
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        let again = session.handshake.0 > 0;
+        session.handshake = Handshake(session.handshake.0 + 1);
+        if again {
+            session.parent = Some(session.continuation);
+            session.continuation = continuation;
+        }
+        session.status = if again { Status::Reinitialized } else { Status::New };
+        session.standalone = crate::session::Standalone::Closed;
+        let old = session.record.take();
+        session.record = Some(Record {
+            upstream: session.key.upstream.clone(),
+            trajectory: session.trajectory,
+            handshake: session.handshake,
+            continuation: session.continuation,
+            parent: session.parent,
+            generation,
+            fingerprint: session.key.fingerprint,
+            session_id: id,
+            protocol_version: revision.to_owned(),
+            initialize_result: String::from_utf8_lossy(result).into_owned(),
+            client_info: CLIENT_INFO.to_owned(),
+            capabilities: CAPABILITIES.to_owned(),
+            handshake_state: HandshakeState::Answered,
+            ids_reserved_until: session.ids.end(),
+            get_cursor: None,
+            subscriptions: std::collections::BTreeMap::new(),
+            log_levels: std::collections::BTreeMap::new(),
+            owner: None,
+            learned: Learned { get_stream: None, gone_signature: session.reason.clone().filter(|_| again) },
+            created_ms: now_ms,
+            used_ms: now_ms,
+            ok_ms: now_ms,
+            extra: old.map(|old| old.extra).unwrap_or_default(),
+        });
+        session.phase = Phase::Recording;
+        self.note_attach(ix);
+        self.write_record(ix, Sync::Durable, Pending::Creation(ix));
+    }
+
+    fn on_recorded(&mut self, ix: SessionIx, ok: bool) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if ok {
+            let end = session.record.as_ref().map_or(0, |record| record.ids_reserved_until);
+            session.ids.granted(end);
+        } else if let Some(record) = session.record.as_mut() {
+            // The session is usable while this process lives; status says that nothing can be promised beyond.
+            record.handshake_state = HandshakeState::Answered;
+        }
+        self.acknowledge(ix);
+    }
+
+    fn acknowledge(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.phase = Phase::Acknowledging;
+        let body = mcp_wire::notification(method::NOTIFICATIONS_INITIALIZED, None);
+        self.start(ix, Purpose::Initialized, Verb::Post(body), None);
+        self.greet_waiting(ix);
+    }
+
+    pub(crate) fn on_acknowledged(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if let Some(record) = session.record.as_mut() {
+            record.handshake_state = HandshakeState::Acknowledged;
+        }
+        self.write_record(ix, Sync::None, Pending::Update);
+        self.on_alive(ix);
+    }
+
+    /// The server accepts the session.
+    pub(crate) fn on_alive(&mut self, ix: SessionIx) {
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if !matches!(session.phase, Phase::Probing | Phase::Acknowledging) {
+            return;
+        }
+        session.phase = Phase::Resting(Rest::Ready);
+        session.worked = true;
+        session.failures = 0;
+        session.last_ok = Some(now.mono);
+        if let Some(record) = session.record.as_mut() {
+            record.ok_ms = now.wall_ms;
+        }
+        let reattached = matches!(session.status, Status::Dormant | Status::ResumeFailed);
+        if reattached {
+            session.status = Status::Resumed;
+            session.reason = None;
+            self.note_attach(ix);
+        }
+        if self.sessions.get(&ix).is_some_and(|session| session.status == Status::Reinitialized) {
+            self.announce_changed_lists(ix);
+        }
+        self.release(ix);
+        self.open_standalone(ix);
+        self.arm_keepalive(ix);
+    }
+
+    /// Lets everything that waited go on.
+    fn release(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        for call in std::mem::take(&mut session.waiting) {
+            self.dispatch(call);
+        }
+    }
+
+    fn greet_waiting(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get(&ix).filter(|session| session.can_greet()) else { return };
+        let greetings: Vec<CallId> = session
+            .waiting
+            .iter()
+            .copied()
+            .filter(|call| self.calls.get(call).is_some_and(|state| state.greeting))
+            .collect();
+        for call in greetings {
+            self.greet(call);
+        }
+    }
+
+    /// Answers a client's `initialize` from the record: byte for byte the server's, but for the revision this
+    /// client speaks and the session's identity in `_meta`.
+    pub(crate) fn greet(&mut self, call: CallId) {
+        let Some(state) = self.calls.get(&call) else { return };
+        let (link, stream, ix, id) = (state.link, state.stream, state.session, state.client_id.clone());
+        let Some(record) = self.sessions.get(&ix).and_then(|session| session.record.as_ref()) else { return };
+        let Some(claim) = self.links.get_mut(&link).map(|state| &mut state.claim) else { return };
+        // Never newer than what the server speaks; revisions sort as text.
+        if claim.version > record.protocol_version {
+            claim.version.clone_from(&record.protocol_version);
+        }
+        let claim = claim.clone();
+        let result = with_revision(&record.initialize_result, &claim.version);
+        let message = Message::parse(mcp_wire::result(&id, result.as_bytes()));
+        let meta = self.session_meta(ix);
+        let data = match (message, meta) {
+            (Ok(message), Some(meta)) => {
+                message.splice().result_meta("evermux/session", meta.as_bytes()).finish()
+            }
+            (Ok(message), None) => Segments::from(message),
+            (Err(_), _) => return self.fail(call, &session_lost()),
+        };
+        if let Some(stream) = stream {
+            self.order(Output::Accept { stream, link: Some(claim) });
+        }
+        self.mark_told(call);
+        self.settle(call, None, data);
+    }
+
+    /// `_meta["evermux/session"]`, if this link has not been told of the present attach yet (contract).
+    pub(crate) fn identity_due(&self, link: LinkNonce, ix: SessionIx) -> Option<String> {
+        let session = self.sessions.get(&ix)?;
+        let told = self.links.get(&link)?.told;
+        let annotate = self.upstreams.get(&session.key.upstream).is_some_and(|u| u.policy.annotate);
+        let news = told != Some((session.continuation, session.status));
+        (annotate || news).then(|| self.session_meta(ix)).flatten()
+    }
+
+    pub(crate) fn mark_told(&mut self, call: CallId) {
+        let Some(state) = self.calls.get(&call) else { return };
+        let Some(session) = self.sessions.get(&state.session) else { return };
+        let told = (session.continuation, session.status);
+        if let Some(link) = self.links.get_mut(&state.link) {
+            link.told = Some(told);
+        }
+    }
+
+    fn session_meta(&self, ix: SessionIx) -> Option<String> {
+        let session = self.sessions.get(&ix)?;
+        let meta = serde_json::json!({
+            "trajectory": session.trajectory.to_string(),
+            "handshake": session.handshake.0,
+            "continuation": session.continuation.to_string(),
+            "status": session.status.word(),
+            "reason": session.reason,
+        });
+        Some(meta.to_string())
+    }
+
+    /// The server does not know the session any more. News of a loss already being dealt with joins it.
+    pub(crate) fn on_gone(&mut self, ix: SessionIx, symptom: &'static str) {
+        let now = self.now.mono;
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        let present = matches!(
+            session.phase,
+            Phase::Resting(Rest::Ready | Rest::Dormant)
+                | Phase::Probing
+                | Phase::Acknowledging
+                | Phase::Backoff { then: Rest::Ready | Rest::Dormant, .. }
+        );
+        if !present {
+            return;
+        }
+        let fresh_success = session.last_ok.is_some_and(|at| now.saturating_sub(at) < STRAY);
+        let ready = session.phase == Phase::Resting(Rest::Ready);
+        if symptom == "404" && ready && fresh_success && !session.doubted {
+            session.doubted = true;
+            self.probe(ix);
+            return;
+        }
+        self.lose(ix, symptom);
+    }
+
+    /// The credentials were refused in this session; a fresh handshake shows whether it was the session.
+    pub(crate) fn on_denied(&mut self, ix: SessionIx, symptom: &'static str) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        if matches!(session.phase, Phase::Resting(Rest::Ready) | Phase::Probing | Phase::Acknowledging) {
+            self.lose(ix, symptom);
+        }
+    }
+
+    fn lose(&mut self, ix: SessionIx, symptom: &'static str) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.reason = Some(symptom.to_owned());
+        let upstream = session.key.upstream.clone();
+        let note = Note::Lost { upstream: upstream.clone(), trajectory: session.trajectory, symptom };
+        self.order(Output::Note(note));
+        self.close_standalone(ix);
+        let never = self.upstreams.get(&upstream).is_some_and(|upstream| upstream.policy.never_reinitialize);
+        if never {
+            if let Some(session) = self.sessions.get_mut(&ix) {
+                session.phase = Phase::Lost;
+                session.status = Status::NotFound;
+            }
+            self.note_attach(ix);
+            self.fail_waiting(ix, &session_lost());
+            return;
+        }
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.phase = Phase::Resting(Rest::Fresh);
+        }
+        self.begin_initialize(ix);
+    }
+
+    /// A handshake, probe or `initialized` could not be carried out: nothing is known about the session.
+    pub(crate) fn on_contact_failed(&mut self, ix: SessionIx, purpose: Purpose, why: &str) {
+        let failure =
+            Failure::new(Failed::UpstreamUnreachable, format!("the upstream cannot be reached: {why}"));
+        self.back_off(ix, rest_after(purpose), &failure, None);
+    }
+
+    pub(crate) fn on_contact_refused(&mut self, ix: SessionIx, purpose: Purpose, meaning: Meaning) {
+        match meaning {
+            // Dealt with when the news came.
+            Meaning::Gone(_) | Meaning::Denied(_) => {}
+            // Even an error is an answer of a server that knows the session.
+            Meaning::Answer if matches!(purpose, Purpose::Probe(_)) => self.on_alive(ix),
+            Meaning::Answer | Meaning::Unusable => {
+                let text = "the upstream refuses the first contact";
+                let failure = Failure::new(Failed::UpstreamUnreachable, text);
+                self.back_off(ix, rest_after(purpose), &failure, None);
+            }
+            Meaning::Busy(after) | Meaning::Trouble(after) => {
+                let failure = Failure::new(Failed::UpstreamUnreachable, "the upstream is in trouble");
+                self.back_off(ix, rest_after(purpose), &failure, after);
+            }
+        }
+    }
+
+    pub(crate) fn on_handshake_refused(
+        &mut self,
+        ix: SessionIx,
+        meaning: Meaning,
+        refusal: Option<&Refusal>,
+    ) {
+        let status = refusal.map_or(0, |refusal| refusal.status);
+        let (failure, after) = match meaning {
+            Meaning::Denied(_) => (needs_auth(), None),
+            Meaning::Busy(after) | Meaning::Trouble(after) => {
+                let text = format!("the upstream answers initialize with HTTP {status}");
+                (Failure::new(Failed::UpstreamUnreachable, text), after)
+            }
+            _ => {
+                let text = format!("initialize was refused with HTTP {status}: check the upstream's URL");
+                (Failure::new(Failed::UpstreamUnreachable, text).refused(), None)
+            }
+        };
+        self.back_off(ix, Rest::Fresh, &failure, after);
+    }
+
+    /// One attempt for all waiters, then a pause in which calls fail at once (D18).
+    pub(crate) fn back_off(&mut self, ix: SessionIx, then: Rest, failure: &Failure, after: Option<Duration>) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if matches!(session.phase, Phase::Backoff { .. } | Phase::Lost) {
+            return;
+        }
+        if then == Rest::Ready && !session.is_ready() {
+            return;
+        }
+        session.failures += 1;
+        if matches!(session.status, Status::Dormant) {
+            session.status = Status::ResumeFailed;
+            session.reason = Some("unreachable".to_owned());
+        }
+        let pause = session.pause();
+        session.phase = Phase::Backoff { then, failure: failure.clone() };
+        let upstream = session.key.upstream.clone();
+        let pause = after.unwrap_or_else(|| self.mint.jitter(pause));
+        self.timers.arm(self.now.mono, pause, Timer::Backoff(ix));
+        let retry_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        self.order(Output::Note(Note::Trouble { upstream, what: failure.message.clone(), retry_ms }));
+        self.fail_waiting(ix, failure);
+    }
+
+    pub(crate) fn on_backoff_over(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if let Phase::Backoff { then, .. } = &session.phase {
+            session.phase = Phase::Resting(*then);
+        }
+    }
+
+    fn fail_waiting(&mut self, ix: SessionIx, failure: &Failure) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        for call in std::mem::take(&mut session.waiting) {
+            self.fail(call, failure);
+        }
+    }
+
+    /// Something went well: note the time, seldom, so that a record tells how old it is.
+    pub(crate) fn touch(&mut self, ix: SessionIx) {
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        let due = session.times_written.is_none_or(|at| now.mono.saturating_sub(at) > TIMES);
+        if due && session.record.is_some() {
+            self.write_record(ix, Sync::None, Pending::Update);
+        }
+    }
+}
+
+fn rest_after(purpose: Purpose) -> Rest {
+    match purpose {
+        Purpose::Initialize(_) => Rest::Fresh,
+        _ => Rest::Dormant,
+    }
+}
+
+fn disk_refuses() -> Failure {
+    let text =
+        "evermux cannot write its state directory, and sends nothing it could not account for: see its log";
+    Failure::new(Failed::Overloaded, text)
+}
+
+fn negotiated(result: &[u8]) -> Option<String> {
+    let initialized: Initialized<'_> = serde_json::from_slice(result).ok()?;
+    let revision: String = serde_json::from_str(initialized.protocol_version.get()).ok()?;
+    version::is_known_session_revision(&revision).then_some(revision)
+}
+
+/// The InitializeResult with another revision in place: only those bytes differ.
+fn with_revision(result: &str, revision: &str) -> String {
+    let Ok(initialized) = serde_json::from_str::<Initialized<'_>>(result) else { return result.to_owned() };
+    let old = initialized.protocol_version.get();
+    let at = old.as_ptr() as usize - result.as_ptr() as usize;
+    let (head, tail) = result.split_at(at);
+    format!("{head}\"{revision}\"{}", &tail[old.len()..])
+}

@@ -1,0 +1,79 @@
+//! A client's own session with the daemon: what it has asked, by number and by id.
+
+use std::collections::BTreeMap;
+
+use mcp_wire::{Id, Segments};
+
+use crate::call::CallId;
+use crate::input::{Mono, StreamId};
+use crate::names::{Continuation, Seq};
+use crate::seal::LinkClaim;
+use crate::status::Status;
+
+/// What became of a numbered message.
+#[derive(Debug, Clone)]
+pub(crate) enum Fate {
+    /// Under way.
+    Live(CallId),
+    /// Answered; the answer is kept until the link says it has it.
+    Answered(Segments),
+    /// Done, and nothing to repeat.
+    Done,
+}
+
+/// An answer larger than this is not kept after it was handed to its response: the response is a local socket,
+/// and a repeat after it broke gets *outcome unknown*.
+pub(crate) const LARGEST_KEPT: usize = 64 * 1024;
+
+/// Acks are journalled in steps of this many, so that an idle journal is not written for each message.
+pub(crate) const ACK_STEP: u64 = 64;
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) claim: LinkClaim,
+    /// Its GET stream.
+    pub(crate) listening: Option<StreamId>,
+    pub(crate) numbered: BTreeMap<Seq, Fate>,
+    /// Every number below is settled for the client.
+    pub(crate) acked: Seq,
+    pub(crate) journalled_ack: Seq,
+    /// In flight by the client's own id.
+    pub(crate) pending: BTreeMap<Id, CallId>,
+    pub(crate) heard: Mono,
+    /// The attach and status it was last told in `_meta`.
+    pub(crate) told: Option<(Continuation, Status)>,
+}
+
+impl Link {
+    pub(crate) fn new(claim: LinkClaim, heard: Mono) -> Self {
+        Self {
+            claim,
+            listening: None,
+            numbered: BTreeMap::new(),
+            acked: Seq(0),
+            journalled_ack: Seq(0),
+            pending: BTreeMap::new(),
+            heard,
+            told: None,
+        }
+    }
+
+    /// The client has every answer below `ack`. Says whether the journal should hear of it.
+    pub(crate) fn acknowledge(&mut self, ack: Seq) -> bool {
+        if ack <= self.acked {
+            return false;
+        }
+        self.acked = ack;
+        self.numbered = self.numbered.split_off(&ack);
+        let due = ack.0 >= self.journalled_ack.0 + ACK_STEP;
+        if due {
+            self.journalled_ack = ack;
+        }
+        due
+    }
+
+    /// Nothing is under way for it.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.listening.is_none() && self.pending.is_empty()
+    }
+}

@@ -1,0 +1,146 @@
+//! The closed set of orders the core gives. Imperative: the shell carries them out in the order given.
+
+use bytes::Bytes;
+use mcp_wire::Segments;
+
+use crate::input::{ExchangeId, StreamId, Ticket};
+use crate::names::{Digest, Handshake, SessionId, Trajectory, UpstreamName};
+use crate::record::{JournalEntry, Record, Sync};
+use crate::seal::{EventClaim, LinkClaim};
+use crate::status::Status;
+
+/// What to send on a new exchange.
+#[derive(Debug, Clone)]
+pub enum Verb {
+    /// POST this message.
+    Post(Bytes),
+    /// Open a stream.
+    Get,
+    /// End the session.
+    Delete,
+}
+
+/// One HTTP exchange to start. Endpoint and credentials are the shell's, found by name and identity.
+#[derive(Debug, Clone)]
+pub struct ExchangeSpec {
+    /// Which upstream.
+    pub upstream: UpstreamName,
+    /// Whose credentials.
+    pub identity: Digest,
+    /// What to send.
+    pub verb: Verb,
+    /// `Mcp-Session-Id`.
+    pub session: Option<SessionId>,
+    /// `MCP-Protocol-Version`; `None` before the handshake and for 2025-03-26, which has no such header.
+    pub protocol_version: Option<String>,
+    /// `Last-Event-ID`.
+    pub last_event_id: Option<String>,
+}
+
+/// Something worth a line in the log. Never holds arguments, content, session ids or tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// A session got a status.
+    Attached {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The session's stable name.
+        trajectory: Trajectory,
+        /// Its handshake.
+        handshake: Handshake,
+        /// The status.
+        status: Status,
+        /// Why.
+        reason: Option<String>,
+    },
+    /// An upstream said that a session is gone.
+    Lost {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The session's stable name.
+        trajectory: Trajectory,
+        /// The row of the symptom table.
+        symptom: &'static str,
+    },
+    /// An upstream could not be used; the next attempt comes after the delay.
+    Trouble {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// What happened.
+        what: String,
+        /// Milliseconds until the next attempt.
+        retry_ms: u64,
+    },
+    /// Something came that belongs to nobody, and was dropped.
+    Dropped(&'static str),
+}
+
+/// An order.
+#[derive(Debug, Clone)]
+pub enum Output {
+    /// Answer a POST or GET with an event stream; with the link id, if it is a new link's.
+    Accept {
+        /// The response.
+        stream: StreamId,
+        /// The new link.
+        link: Option<LinkClaim>,
+    },
+    /// Answer with 202 and no body.
+    Accepted(StreamId),
+    /// Answer with an HTTP error and a JSON-RPC error body.
+    Refuse {
+        /// The response.
+        stream: StreamId,
+        /// HTTP status.
+        status: u16,
+        /// The body.
+        body: Bytes,
+    },
+    /// Send one event.
+    Event {
+        /// The response.
+        stream: StreamId,
+        /// Becomes the event's sealed id.
+        id: Option<EventClaim>,
+        /// The message; empty: only the id is news.
+        data: Segments,
+    },
+    /// Tell a shim that the daemon stops on purpose.
+    Stopping(StreamId),
+    /// End a response.
+    End(StreamId),
+    /// Start an exchange.
+    Start {
+        /// Its name in later facts.
+        exchange: ExchangeId,
+        /// What it is.
+        spec: Box<ExchangeSpec>,
+    },
+    /// Drop an exchange; no fact of it is wanted any more.
+    Abort(ExchangeId),
+    /// Append to this process's journal before anything that follows is carried out.
+    Journal(JournalEntry),
+    /// Write a record.
+    WriteRecord {
+        /// Reported back.
+        ticket: Ticket,
+        /// The record.
+        record: Box<Record>,
+        /// How durable.
+        sync: Sync,
+    },
+    /// Delete a record.
+    DeleteRecord {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The session's stable name.
+        trajectory: Trajectory,
+    },
+    /// Log this.
+    Note(Note),
+    /// Nothing is in flight any more: the process may end.
+    Drained,
+}
+
+/// The orders of one `handle`, oldest first.
+pub type Outbox = Vec<Output>;

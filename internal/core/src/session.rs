@@ -1,0 +1,173 @@
+//! Our conversation with an upstream: one `Mcp-Session-Id`, from handshake to loss.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::call::CallId;
+use crate::failure::Failure;
+use crate::ids::Ids;
+use crate::input::{ExchangeId, Mono, Ticket};
+use crate::names::{Continuation, Handshake, Trajectory, UpstreamName, WireId};
+use crate::record::{Fingerprint, Record};
+use crate::status::Status;
+use crate::timers::TimerId;
+
+/// Names one session inside this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SessionIx(pub u32);
+
+/// Links with the same key share one session (D4; one capability class for now, inside the fingerprint).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PoolKey {
+    pub(crate) upstream: UpstreamName,
+    pub(crate) fingerprint: Fingerprint,
+}
+
+/// Where a session rests when nothing is wanted of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// No session at the upstream (or a lost one): the next step is `initialize`.
+    Fresh,
+    /// A stored session this process has not been in contact with.
+    Dormant,
+    /// A session that works.
+    Ready,
+}
+
+/// How a session stands.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Phase {
+    /// Nothing is under way.
+    Resting(Rest),
+    /// A first id block is being reserved before the first contact with a stored session.
+    Waking,
+    /// `ping` with the stored (or doubted) session id is under way.
+    Probing,
+    /// `initialize` is under way.
+    Initializing,
+    /// The record of a fresh session is being written.
+    Recording,
+    /// `notifications/initialized` is under way.
+    Acknowledging,
+    /// The last attempt failed; calls fail with this until the pause is over.
+    Backoff { then: Rest, failure: Failure },
+    /// Gone, and config forbids to replace it.
+    Lost,
+}
+
+/// The upstream's GET stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standalone {
+    Closed,
+    Opening(ExchangeId),
+    Open(ExchangeId),
+    /// Closed; a timer will open it again.
+    Pausing(TimerId),
+    /// The server has none.
+    Unsupported,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) key: PoolKey,
+    pub(crate) trajectory: Trajectory,
+    pub(crate) continuation: Continuation,
+    pub(crate) parent: Option<Continuation>,
+    /// 0 before the first InitializeResult.
+    pub(crate) handshake: Handshake,
+    pub(crate) record: Option<Record>,
+    pub(crate) phase: Phase,
+    pub(crate) status: Status,
+    pub(crate) reason: Option<String>,
+    pub(crate) since_ms: u64,
+    pub(crate) ids: Ids,
+    pub(crate) reserving: Option<Ticket>,
+    /// Handshakes sent by this process.
+    pub(crate) initializes: u32,
+    /// Had a success, or came from a record.
+    pub(crate) worked: bool,
+    pub(crate) last_ok: Option<Mono>,
+    /// A stray 404 was doubted since the last success of a call.
+    pub(crate) doubted: bool,
+    /// Failed attempts in a row.
+    pub(crate) failures: u32,
+    pub(crate) waiting: VecDeque<CallId>,
+    pub(crate) in_flight: BTreeMap<WireId, CallId>,
+    pub(crate) standalone: Standalone,
+    pub(crate) standalone_failures: u32,
+    pub(crate) keepalive: Option<TimerId>,
+    /// The last write of times only, so that a busy session does not write its record for each call.
+    pub(crate) times_written: Option<Mono>,
+}
+
+impl Session {
+    pub(crate) fn fresh(
+        key: PoolKey,
+        trajectory: Trajectory,
+        continuation: Continuation,
+        now_ms: u64,
+    ) -> Self {
+        Self {
+            key,
+            trajectory,
+            continuation,
+            parent: None,
+            handshake: Handshake(0),
+            record: None,
+            phase: Phase::Resting(Rest::Fresh),
+            status: Status::New,
+            reason: None,
+            since_ms: now_ms,
+            ids: Ids::first_block(),
+            reserving: None,
+            initializes: 0,
+            worked: false,
+            last_ok: None,
+            doubted: false,
+            failures: 0,
+            waiting: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            standalone: Standalone::Closed,
+            standalone_failures: 0,
+            keepalive: None,
+            times_written: None,
+        }
+    }
+
+    /// A session of a former process: its name stays, its attach is new, its unused ids are burned.
+    pub(crate) fn stored(record: Record, continuation: Continuation, now_ms: u64) -> Self {
+        let key = PoolKey { upstream: record.upstream.clone(), fingerprint: record.fingerprint };
+        let mut session = Self::fresh(key, record.trajectory, continuation, now_ms);
+        session.parent = Some(record.continuation);
+        session.handshake = record.handshake;
+        session.ids = Ids::after(record.ids_reserved_until);
+        session.phase = Phase::Resting(Rest::Dormant);
+        session.status = Status::Dormant;
+        session.worked = true;
+        if record.learned.get_stream == Some(false) {
+            session.standalone = Standalone::Unsupported;
+        }
+        session.record = Some(record);
+        session
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.phase == Phase::Resting(Rest::Ready)
+    }
+
+    /// The InitializeResult can be handed to a new link.
+    pub(crate) fn can_greet(&self) -> bool {
+        let settled = match &self.phase {
+            Phase::Resting(rest) => *rest != Rest::Fresh,
+            Phase::Waking | Phase::Probing | Phase::Acknowledging => true,
+            Phase::Backoff { then, .. } => *then != Rest::Fresh,
+            Phase::Initializing | Phase::Recording | Phase::Lost => false,
+        };
+        settled && self.record.is_some()
+    }
+
+    /// The pause after the present number of failures in a row.
+    pub(crate) fn pause(&self) -> Duration {
+        Duration::from_millis(500) * 2u32.saturating_pow(self.failures.min(6))
+    }
+}

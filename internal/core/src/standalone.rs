@@ -1,0 +1,192 @@
+//! The upstream's GET stream: one per session, fanned out to the links that listen; and the keep-alive.
+//!
+//! Nothing that happens on it says anything about the session: a server without one answers 405, others 404 or
+//! 400, a former process's stream may still be registered (409).
+
+use std::time::Duration;
+
+use mcp_wire::{Id, Message, method};
+
+use crate::hub::{Hub, Pending, Purpose};
+use crate::input::{ExchangeId, Refusal, StreamId};
+use crate::link::Link;
+use crate::output::{Output, Verb};
+use crate::record::Sync;
+use crate::session::{Session, SessionIx, Standalone};
+use crate::timers::Timer;
+
+const REOPEN: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(120);
+
+impl Hub {
+    /// Opens the stream if the session is ready, someone listens and the server has one.
+    pub(crate) fn open_standalone(&mut self, ix: SessionIx) {
+        let wanted = self.sessions.get(&ix).is_some_and(|session| {
+            session.is_ready()
+                && session.standalone == Standalone::Closed
+                && !self.listeners(session).is_empty()
+        });
+        if !wanted || self.draining {
+            return;
+        }
+        let record = self.sessions.get(&ix).and_then(|session| session.record.as_ref());
+        let cursor = record.and_then(|record| record.get_cursor.clone());
+        let exchange = self.start(ix, Purpose::Standalone, Verb::Get, cursor);
+        if let (Some(session), Some(exchange)) = (self.sessions.get_mut(&ix), exchange) {
+            session.standalone = Standalone::Opening(exchange);
+        }
+    }
+
+    pub(crate) fn on_standalone_open(&mut self, exchange: ExchangeId) {
+        let Some(ix) = self.exchanges.get(&exchange).map(|state| state.session) else { return };
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.standalone = Standalone::Open(exchange);
+        session.standalone_failures = 0;
+        self.learn_get_stream(ix, true);
+    }
+
+    fn learn_get_stream(&mut self, ix: SessionIx, offered: bool) {
+        let record = self.sessions.get_mut(&ix).and_then(|session| session.record.as_mut());
+        let Some(record) = record.filter(|record| record.learned.get_stream != Some(offered)) else { return };
+        record.learned.get_stream = Some(offered);
+        self.write_record(ix, Sync::None, Pending::Update);
+    }
+
+    pub(crate) fn on_standalone_cursor(&mut self, ix: SessionIx, cursor: &str) {
+        let record = self.sessions.get_mut(&ix).and_then(|session| session.record.as_mut());
+        let Some(record) = record else { return };
+        record.get_cursor = Some(cursor.to_owned());
+        self.write_record(ix, Sync::None, Pending::Update);
+    }
+
+    pub(crate) fn on_standalone_refused(&mut self, exchange: ExchangeId, refusal: &Refusal) {
+        let Some(state) = self.exchanges.remove(&exchange) else { return };
+        if matches!(refusal.status, 400 | 404 | 405 | 406 | 501) {
+            if let Some(session) = self.sessions.get_mut(&state.session) {
+                session.standalone = Standalone::Unsupported;
+            }
+            // Only 405 is the server's word on the matter; the rest is not worth remembering across restarts.
+            if refusal.status == 405 {
+                self.learn_get_stream(state.session, false);
+            }
+            return;
+        }
+        self.on_standalone_ended(state.session, refusal.retry_after);
+    }
+
+    pub(crate) fn on_standalone_ended(&mut self, ix: SessionIx, retry: Option<Duration>) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if matches!(session.standalone, Standalone::Closed | Standalone::Pausing(_)) {
+            return;
+        }
+        session.standalone_failures += 1;
+        let grown = REOPEN * 2u32.saturating_pow((session.standalone_failures - 1).min(7));
+        let pause = retry.unwrap_or(grown).max(REOPEN.min(grown)).min(LONGEST_PAUSE);
+        let pause = self.mint.jitter(pause);
+        let timer = self.timers.arm(self.now.mono, pause, Timer::Standalone(ix));
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.standalone = Standalone::Pausing(timer);
+        }
+    }
+
+    pub(crate) fn on_standalone_due(&mut self, ix: SessionIx) {
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.standalone = Standalone::Closed;
+        }
+        self.open_standalone(ix);
+    }
+
+    pub(crate) fn close_standalone(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        match std::mem::replace(&mut session.standalone, Standalone::Closed) {
+            Standalone::Opening(exchange) | Standalone::Open(exchange) => self.abort(exchange),
+            Standalone::Pausing(timer) => self.timers.cancel(Some(timer)),
+            Standalone::Unsupported => session.standalone = Standalone::Unsupported,
+            Standalone::Closed => {}
+        }
+    }
+
+    fn listeners(&self, session: &Session) -> Vec<StreamId> {
+        self.links.values().filter(|link| uses(link, session)).filter_map(|link| link.listening).collect()
+    }
+
+    /// A notification of the session goes to each listening link once (2025-11-25: never twice to one client).
+    pub(crate) fn fan_out(&mut self, ix: SessionIx, message: &Message) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let data = self.with_client_ids(ix, message);
+        for stream in self.listeners(session) {
+            self.order(Output::Event { stream, id: None, data: data.clone() });
+        }
+    }
+
+    /// After a fresh handshake the server's state is gone: every list may differ.
+    pub(crate) fn announce_changed_lists(&mut self, ix: SessionIx) {
+        let Some(record) = self.sessions.get(&ix).and_then(|session| session.record.as_ref()) else { return };
+        let result: serde_json::Value = serde_json::from_str(&record.initialize_result).unwrap_or_default();
+        let rows = [
+            ("/capabilities/tools/listChanged", method::NOTIFICATIONS_TOOLS_LIST_CHANGED),
+            ("/capabilities/prompts/listChanged", method::NOTIFICATIONS_PROMPTS_LIST_CHANGED),
+            ("/capabilities/resources/listChanged", method::NOTIFICATIONS_RESOURCES_LIST_CHANGED),
+        ];
+        for (pointer, name) in rows {
+            let offered = result.pointer(pointer) == Some(&serde_json::Value::Bool(true));
+            if let (true, Ok(message)) = (offered, Message::parse(mcp_wire::notification(name, None))) {
+                self.fan_out(ix, &message);
+            }
+        }
+    }
+
+    pub(crate) fn arm_keepalive(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get(&ix).filter(|session| session.keepalive.is_none()) else {
+            return;
+        };
+        let policy = self.upstreams.get(&session.key.upstream).map(|upstream| &upstream.policy);
+        let Some(every) = policy.and_then(|policy| policy.keepalive) else { return };
+        let timer = self.timers.arm(self.now.mono, every, Timer::Keepalive(ix));
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.keepalive = Some(timer);
+        }
+    }
+
+    /// Servers reap sessions that are silent; evermux reaps its own interest in those nobody uses (D15).
+    pub(crate) fn on_quiet(&mut self, ix: SessionIx) {
+        let awake = self.is_awake(ix);
+        let now = self.now.mono;
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.keepalive = None;
+        if !awake {
+            self.close_standalone(ix);
+            return;
+        }
+        let policy = self.upstreams.get(&session.key.upstream).map(|upstream| &upstream.policy);
+        let every = policy.and_then(|policy| policy.keepalive).unwrap_or_default();
+        let quiet = session.last_ok.is_none_or(|at| now.saturating_sub(at) >= every);
+        if session.is_ready() && quiet {
+            if let Some(wire) = session.ids.take() {
+                let body = mcp_wire::request(&Id::number(wire.0), method::PING, None);
+                self.start(ix, Purpose::Aside(Some(wire)), Verb::Post(body), None);
+            } else {
+                self.reserve(ix);
+            }
+        }
+        self.arm_keepalive(ix);
+    }
+
+    fn is_awake(&self, ix: SessionIx) -> bool {
+        let Some(session) = self.sessions.get(&ix) else { return false };
+        let policy = self.upstreams.get(&session.key.upstream).map(|upstream| &upstream.policy);
+        let Some(idle) = policy.map(|policy| policy.idle) else { return false };
+        let recent = |link: &&Link| {
+            link.listening.is_some()
+                || self.now.mono.saturating_sub(link.heard) < idle
+                || !link.pending.is_empty()
+        };
+        let used = self.links.values().filter(|link| uses(link, session)).any(|link| recent(&link));
+        used || !session.in_flight.is_empty()
+    }
+}
+
+/// Whether this link's calls go to this session.
+pub(crate) fn uses(link: &Link, session: &Session) -> bool {
+    link.claim.upstream == session.key.upstream && link.claim.identity == session.key.fingerprint.identity
+}

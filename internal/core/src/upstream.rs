@@ -1,0 +1,398 @@
+//! What upstreams say: each fact of an exchange goes to the machine that started it.
+
+use std::time::Duration;
+
+use mcp_wire::{Kind, Message, method, version};
+
+use crate::call::{CallId, Stage};
+use crate::failure::{Failure, Kind as Failed};
+use crate::hub::{Exchange, Hub, Purpose};
+use crate::input::{End, ExchangeId, Fact, Refusal};
+use crate::names::{SessionId, WireId};
+use crate::output::{ExchangeSpec, Note, Output, Verb};
+use crate::session::SessionIx;
+use crate::symptom::{self, Context, Meaning};
+use crate::timers::Timer;
+
+/// Handshakes, pings and notifications are answered promptly or count as unanswered.
+const PROMPT: Duration = Duration::from_secs(30);
+/// A probe that is not answered says nothing about the session; calls then try for themselves.
+const PROBE: Duration = Duration::from_secs(10);
+/// A stream that stays open after the answer is let go after this.
+const LINGER: Duration = Duration::from_secs(5);
+
+impl Hub {
+    /// Starts an exchange in the session as it stands.
+    pub(crate) fn start(
+        &mut self,
+        ix: SessionIx,
+        purpose: Purpose,
+        verb: Verb,
+        last_event_id: Option<String>,
+    ) -> Option<ExchangeId> {
+        let session = self.sessions.get(&ix)?;
+        let handshaking = matches!(purpose, Purpose::Initialize(_));
+        // An `initialize` with a session header is refused by some servers and taken as a second handshake by
+        // others; and a lost session's id has no business in a fresh one.
+        let record = session.record.as_ref().filter(|_| !handshaking);
+        let session_id = record.and_then(|record| record.session_id.clone());
+        let spec = ExchangeSpec {
+            upstream: session.key.upstream.clone(),
+            identity: session.key.fingerprint.identity,
+            verb,
+            protocol_version: record.map(|record| record.protocol_version.clone()).filter(|v| has_header(v)),
+            last_event_id,
+            session: session_id.clone(),
+        };
+        let exchange = ExchangeId(self.count());
+        let life = match purpose {
+            Purpose::Initialize(_) | Purpose::Initialized | Purpose::Aside(_) | Purpose::Delete => {
+                Some(PROMPT)
+            }
+            Purpose::Probe(_) => Some(PROBE),
+            Purpose::Call(_) | Purpose::Replay(_) | Purpose::Standalone => None,
+        };
+        let timer = life.map(|life| self.timers.arm(self.now.mono, life, Timer::Exchange(exchange)));
+        let handshake = self.sessions.get(&ix)?.handshake;
+        let state = Exchange {
+            purpose,
+            session: ix,
+            handshake,
+            minted: None,
+            answered: false,
+            carried_session: session_id.is_some(),
+            retry: None,
+            timer,
+        };
+        self.exchanges.insert(exchange, state);
+        self.order(Output::Start { exchange, spec: Box::new(spec) });
+        Some(exchange)
+    }
+
+    pub(crate) fn abort(&mut self, exchange: ExchangeId) {
+        if let Some(state) = self.exchanges.remove(&exchange) {
+            self.timers.cancel(state.timer);
+            self.order(Output::Abort(exchange));
+        }
+    }
+
+    pub(crate) fn on_exchange(&mut self, exchange: ExchangeId, fact: Fact) {
+        if !self.exchanges.contains_key(&exchange) {
+            return;
+        }
+        match fact {
+            Fact::Head { session } => self.on_head(exchange, session),
+            Fact::Message { message, cursor } => self.on_message(exchange, &message, cursor),
+            Fact::Cursor(cursor) => self.on_cursor(exchange, &cursor),
+            Fact::Retry(pause) => {
+                if let Some(state) = self.exchanges.get_mut(&exchange) {
+                    state.retry = Some(pause);
+                }
+            }
+            Fact::Ended(end) => self.on_ended(exchange, end),
+        }
+    }
+
+    fn on_head(&mut self, exchange: ExchangeId, minted: Option<SessionId>) {
+        let now = self.now.mono;
+        let Some(state) = self.exchanges.get_mut(&exchange) else { return };
+        let (purpose, ix, handshake) = (state.purpose, state.session, state.handshake);
+        state.minted = minted;
+        if let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.handshake == handshake) {
+            session.last_ok = Some(now);
+            if matches!(purpose, Purpose::Call(_)) {
+                session.worked = true;
+                session.doubted = false;
+                session.failures = 0;
+            }
+        }
+        match purpose {
+            Purpose::Call(call) => {
+                let Some(state) = self.calls.get_mut(&call) else { return };
+                state.stage = Stage::Sent { head: true };
+                if state.cancel.is_some() {
+                    self.pass_cancel_on(call);
+                }
+            }
+            Purpose::Standalone => self.on_standalone_open(exchange),
+            Purpose::Replay(call) => self.watch_silence(call),
+            _ => {}
+        }
+    }
+
+    fn on_cursor(&mut self, exchange: ExchangeId, cursor: &str) {
+        let Some(state) = self.exchanges.get(&exchange) else { return };
+        match state.purpose {
+            Purpose::Call(call) | Purpose::Replay(call) => {
+                self.note_cursor(call, cursor);
+                self.watch_silence(call);
+                self.deliver(call, Some(cursor.to_owned()), mcp_wire::Segments::default());
+            }
+            Purpose::Standalone => self.on_standalone_cursor(state.session, cursor),
+            _ => {}
+        }
+    }
+
+    fn on_message(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
+        let Some(state) = self.exchanges.get(&exchange) else { return };
+        let (purpose, ix) = (state.purpose, state.session);
+        if let (Some(cursor), Purpose::Call(call) | Purpose::Replay(call)) = (&cursor, purpose) {
+            self.note_cursor(call, cursor);
+            self.watch_silence(call);
+        }
+        match message.kind() {
+            Kind::Request => self.on_ask(ix, message),
+            Kind::Notification => self.on_news(exchange, message, cursor),
+            Kind::Response | Kind::ErrorResponse => self.on_response(exchange, message, cursor),
+        }
+    }
+
+    /// A pooled session declares no capability that would let a server ask a client anything but `ping`.
+    fn on_ask(&mut self, ix: SessionIx, message: &Message) {
+        let Some(id) = message.id() else { return };
+        let body = if message.method() == Some(method::PING) {
+            mcp_wire::result(&id, b"{}")
+        } else {
+            let text = "this client declared no such capability";
+            mcp_wire::error(Some(&id), mcp_wire::code::METHOD_NOT_FOUND, text, None)
+        };
+        self.start(ix, Purpose::Aside(None), Verb::Post(body), None);
+    }
+
+    fn on_news(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
+        let Some(state) = self.exchanges.get(&exchange) else { return };
+        let (purpose, ix) = (state.purpose, state.session);
+        if message.method() == Some(method::NOTIFICATIONS_PROGRESS) {
+            if let Some(call) = self.by_progress_token(ix, message) {
+                self.progress(call, message, cursor);
+            }
+            return;
+        }
+        match purpose {
+            Purpose::Call(call) | Purpose::Replay(call) if self.is_open(call) => {
+                let data = self.with_client_ids(ix, message);
+                self.deliver(call, cursor, data);
+            }
+            Purpose::Standalone => {
+                self.fan_out(ix, message);
+                if let Some(cursor) = cursor {
+                    self.on_standalone_cursor(ix, &cursor);
+                }
+            }
+            _ => self.order(Output::Note(Note::Dropped("a notification on a stream that is nobody's"))),
+        }
+    }
+
+    fn progress(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
+        // A client that asked for none gets none.
+        let Some(token) = self.calls.get(&call).and_then(|state| state.token.clone()) else { return };
+        let data = message.splice().progress_token(&token).finish();
+        self.deliver(call, cursor, data);
+    }
+
+    /// Some servers name the request in `_meta.requestId` of their own notifications: the client knows it by
+    /// its own id.
+    pub(crate) fn with_client_ids(&self, ix: SessionIx, message: &Message) -> mcp_wire::Segments {
+        let named = message.meta_request_id().and_then(|id| id.as_number());
+        let call = named.and_then(|wire| self.sessions.get(&ix)?.in_flight.get(&WireId(wire)));
+        match call.and_then(|call| self.calls.get(call)) {
+            Some(state) => message.splice().meta_request_id(&state.client_id).finish(),
+            None => mcp_wire::Segments::from(message.clone()),
+        }
+    }
+
+    fn on_response(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
+        let Some(state) = self.exchanges.get(&exchange) else { return };
+        let (purpose, ix) = (state.purpose, state.session);
+        let wire = match purpose {
+            Purpose::Call(call) | Purpose::Replay(call) => self.calls.get(&call).and_then(|c| c.wire),
+            Purpose::Initialize(wire) | Purpose::Probe(wire) | Purpose::Aside(Some(wire)) => Some(wire),
+            _ => None,
+        };
+        // Errors come with a null, absent or made-up id: the exchange says whose they are.
+        let ours = message.id().and_then(|id| id.as_number()) == wire.map(|wire| wire.0);
+        if wire.is_none() || !(ours || message.kind() == Kind::ErrorResponse) {
+            self.order(Output::Note(Note::Dropped("a response to no request of this exchange")));
+            return;
+        }
+        let context = self.context(exchange);
+        if let Some(meaning) = symptom::answer(context, message) {
+            self.on_meaning(exchange, meaning, None);
+            return;
+        }
+        if let Some(state) = self.exchanges.get_mut(&exchange) {
+            state.answered = true;
+        }
+        match purpose {
+            Purpose::Call(call) => {
+                self.answer(call, message, cursor);
+                self.linger(exchange);
+            }
+            Purpose::Replay(call) => {
+                self.answer(call, message, cursor);
+                self.abort(exchange);
+            }
+            Purpose::Initialize(_) => self.on_initialize_result(exchange, message),
+            Purpose::Probe(_) => self.on_alive(ix),
+            _ => {}
+        }
+    }
+
+    fn linger(&mut self, exchange: ExchangeId) {
+        let timer = self.timers.arm(self.now.mono, LINGER, Timer::Exchange(exchange));
+        if let Some(state) = self.exchanges.get_mut(&exchange) {
+            state.timer = Some(timer);
+        }
+    }
+
+    fn context(&self, exchange: ExchangeId) -> Context {
+        let state = self.exchanges.get(&exchange);
+        let session = state.and_then(|state| self.sessions.get(&state.session));
+        let wire = match state.map(|state| state.purpose) {
+            Some(Purpose::Call(call) | Purpose::Replay(call)) => self.calls.get(&call).and_then(|c| c.wire),
+            Some(Purpose::Initialize(wire) | Purpose::Probe(wire)) => Some(wire),
+            _ => None,
+        };
+        Context {
+            carried_session: state.is_some_and(|state| state.carried_session),
+            worked: session.is_some_and(|session| session.worked),
+            wire: wire.map(|wire| wire.0),
+        }
+    }
+
+    fn on_ended(&mut self, exchange: ExchangeId, end: End) {
+        match end {
+            End::Refused(refusal) => {
+                let meaning = match self.exchanges.get(&exchange).map(|state| state.purpose) {
+                    Some(Purpose::Standalone) => return self.on_standalone_refused(exchange, &refusal),
+                    Some(Purpose::Replay(call)) => {
+                        self.exchanges.remove(&exchange);
+                        return self.on_replay_refused(call, refusal.status);
+                    }
+                    _ => symptom::refusal(self.context(exchange), &refusal),
+                };
+                self.on_meaning(exchange, meaning, Some(&refusal));
+            }
+            End::NeverWritten(why) => self.on_failed(exchange, &why, true),
+            End::Cut(why) => self.on_failed(exchange, &why, false),
+            End::Clean => self.on_clean_end(exchange),
+        }
+    }
+
+    fn on_clean_end(&mut self, exchange: ExchangeId) {
+        let Some(state) = self.close(exchange) else { return };
+        match state.purpose {
+            Purpose::Call(call) | Purpose::Replay(call) if !state.answered && self.is_open(call) => {
+                self.on_cut(call, state.retry);
+            }
+            Purpose::Initialize(_) | Purpose::Probe(_) if !state.answered => {
+                self.on_contact_failed(state.session, state.purpose, "the stream ended without an answer");
+            }
+            Purpose::Initialized => self.on_acknowledged(state.session),
+            Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
+            _ => {}
+        }
+    }
+
+    fn on_failed(&mut self, exchange: ExchangeId, why: &str, never_written: bool) {
+        let Some(state) = self.close(exchange) else { return };
+        match state.purpose {
+            Purpose::Call(call) if state.answered || !self.is_open(call) => {}
+            Purpose::Call(call) if never_written => self.on_never_written(call, why),
+            Purpose::Replay(call) if state.answered || !self.is_open(call) => {}
+            Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, state.retry),
+            Purpose::Initialize(_) | Purpose::Probe(_) | Purpose::Initialized => {
+                if !state.answered {
+                    self.on_contact_failed(state.session, state.purpose, why);
+                }
+            }
+            Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
+            Purpose::Aside(_) | Purpose::Delete => {}
+        }
+    }
+
+    /// What a refusal means for the call, and for the session it came from.
+    fn on_meaning(&mut self, exchange: ExchangeId, meaning: Meaning, refusal: Option<&Refusal>) {
+        let Some(state) = self.close(exchange) else { return };
+        let (ix, handshake) = (state.session, state.handshake);
+        // News about an older handshake says nothing about the session that took its place.
+        let current = self.sessions.get(&ix).is_some_and(|session| session.handshake == handshake);
+        if current && !matches!(state.purpose, Purpose::Initialize(_) | Purpose::Delete) {
+            match meaning {
+                Meaning::Gone(symptom) => self.on_gone(ix, symptom),
+                Meaning::Denied(symptom) => self.on_denied(ix, symptom),
+                _ => {}
+            }
+        }
+        match state.purpose {
+            Purpose::Call(call) if self.is_open(call) => self.on_call_refused(call, meaning, refusal),
+            Purpose::Replay(call) if self.is_open(call) => self.on_lost_answer(call, None),
+            Purpose::Initialize(_) => self.on_handshake_refused(ix, meaning, refusal),
+            Purpose::Probe(_) | Purpose::Initialized => self.on_contact_refused(ix, state.purpose, meaning),
+            _ => {}
+        }
+    }
+
+    fn on_call_refused(&mut self, call: CallId, meaning: Meaning, refusal: Option<&Refusal>) {
+        match meaning {
+            Meaning::Gone(_) => self.on_refused_by_session(call, false),
+            Meaning::Denied(_) => self.on_refused_by_session(call, true),
+            Meaning::Answer => self.pass_error_on(call, refusal),
+            Meaning::Busy(after) => {
+                let text = "the upstream takes no more requests for now (HTTP 429)";
+                let failure = Failure::new(Failed::UpstreamUnreachable, text).refused();
+                let session = self.calls.get(&call).map(|state| state.session);
+                self.fail(call, &failure);
+                if let Some(session) = session {
+                    self.back_off(session, crate::session::Rest::Ready, &failure, after);
+                }
+            }
+            Meaning::Trouble(after) => self.on_lost_answer(call, after),
+            Meaning::Unusable => {
+                let status = refusal.map_or(0, |refusal| refusal.status);
+                let text = format!("the upstream refused the request with HTTP {status} and no MCP error");
+                self.fail(call, &Failure::new(Failed::UpstreamUnreachable, text).refused());
+            }
+        }
+    }
+
+    /// The server's own error body is the answer, whatever id it carries.
+    fn pass_error_on(&mut self, call: CallId, refusal: Option<&Refusal>) {
+        let message = refusal.and_then(|refusal| Message::parse(refusal.body.clone()).ok());
+        let Some((state, message)) = self.calls.get(&call).zip(message) else { return };
+        let data = match message.id() {
+            Some(_) => message.splice().id(&state.client_id).finish(),
+            None => crate::calls::error_under(&state.client_id, &message),
+        };
+        self.settle(call, None, data);
+    }
+
+    pub(crate) fn on_exchange_timeout(&mut self, exchange: ExchangeId) {
+        self.order(Output::Abort(exchange));
+        let Some(state) = self.close(exchange) else { return };
+        match state.purpose {
+            // Silence proves nothing: the calls find out for themselves.
+            Purpose::Probe(_) => self.on_alive(state.session),
+            Purpose::Initialize(_) | Purpose::Initialized if !state.answered => {
+                self.on_contact_failed(state.session, state.purpose, "no answer in time");
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, exchange: ExchangeId) -> Option<Exchange> {
+        let state = self.exchanges.remove(&exchange)?;
+        self.timers.cancel(state.timer);
+        if let Purpose::Call(call) | Purpose::Replay(call) = state.purpose
+            && let Some(call) = self.calls.get_mut(&call).filter(|call| call.exchange == Some(exchange))
+        {
+            call.exchange = None;
+        }
+        Some(state)
+    }
+}
+
+/// 2025-03-26 has no `MCP-Protocol-Version` header.
+fn has_header(revision: &str) -> bool {
+    revision != version::V2025_03_26
+}
