@@ -9,10 +9,15 @@
     reason = "a kit that cannot do its work has to fail the test that called it, at the caller's line"
 )]
 
+pub mod client;
+pub mod harness;
 pub mod http_client;
+mod processes;
 pub mod upstream;
 pub mod wait;
 
+pub use client::{Answer, Pending, ShimClient};
+pub use harness::{Environment, Harness, Output};
 pub use http_client::{HttpClient, HttpReply, SseEvent};
 pub use upstream::{
     DeleteSupport, Entry, Fault, GetSupport, LostAs, Matching, Replies, Script, SecondInitialize, SessionIds,
