@@ -11,6 +11,8 @@
 //!   catches both a value that a rule refuses and a shape of file that the edit does not understand.
 
 mod document;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::io;

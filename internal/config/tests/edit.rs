@@ -1,6 +1,11 @@
 //! `add` and `remove` change what they say and nothing else, and never half.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -139,6 +144,19 @@ fn crlf_files_stay_crlf() {
     let text = scene.text();
     assert_eq!(text.matches('\n').count(), text.matches("\r\n").count(), "{text:?}");
     assert!(text.starts_with("# A.\r\n[upstream.a]\r\n"));
+}
+
+#[test]
+fn line_ends_within_values_are_kept() {
+    let scene = Scene::new(
+        "# A.\r\n[upstream.a]\nurl = \"https://example.com\"\nheaders.X-A = { command = [\"a\", '''b\nc'''] }\n",
+    );
+    scene.add("b").unwrap();
+    let HeaderSource::Command(words) = load(&scene.file()).unwrap().upstreams["a"].headers[0].source.clone()
+    else {
+        panic!("not a command");
+    };
+    assert_eq!(words, ["a", "b\nc"]);
 }
 
 #[test]

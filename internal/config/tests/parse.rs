@@ -1,6 +1,11 @@
 //! What a config file may say, rule by rule, and what people read when it says something else.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
 
 use std::time::Duration;
 

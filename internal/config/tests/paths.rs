@@ -1,6 +1,11 @@
 //! Where things are, in a full terminal and in a shim that got six variables; and how a file is loaded.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

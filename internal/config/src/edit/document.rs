@@ -134,9 +134,14 @@ fn prepend(decor: &mut Decor, kept: &str) {
     decor.set_prefix(whole);
 }
 
-/// The document as text, with the line ends of the file that it came from.
+/// The document as text, with the line ends of the file that it came from. Only a file that has one kind
+/// throughout is converted: a lone line feed may be inside a string, where it is part of the value.
 pub(super) fn rendered(document: &DocumentMut, original: &str) -> String {
     let text = document.to_string();
-    let first_line = original.split_inclusive('\n').next().unwrap_or_default();
-    if first_line.ends_with("\r\n") { text.replace("\r\n", "\n").replace('\n', "\r\n") } else { text }
+    let pairs = original.matches("\r\n").count();
+    if pairs > 0 && pairs == original.matches('\n').count() {
+        text.replace("\r\n", "\n").replace('\n', "\r\n")
+    } else {
+        text
+    }
 }
