@@ -1,0 +1,125 @@
+//! The tool itself, with few calls: are all answers checked, are ratios there, does a wrong answer fail the run?
+//! No time is asserted.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper of a test is a failed test")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const ROUNDS: u64 = 2;
+const CALLS: u64 = 60;
+/// First call, warm-up of a tenth, and the measured calls.
+const CHECKED_BY_ONE: u64 = 1 + CALLS / 10 + CALLS;
+
+fn bench(directory: &Path, arguments: &[&str]) -> (Output, Option<Value>) {
+    let json = directory.join("out.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_evermux-bench"))
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("TMPDIR", directory)
+        .args(["run", "--no-spin", "--rounds", &ROUNDS.to_string(), "--calls", &CALLS.to_string()])
+        .arg("--json")
+        .arg(&json)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let report = std::fs::read(json).ok().map(|bytes| serde_json::from_slice(&bytes).unwrap());
+    (output, report)
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn assert_measured(scenario: &Value, names: &[&str], checked: u64) {
+    let targets = scenario["targets"].as_array().unwrap();
+    assert_eq!(targets.iter().map(|target| target["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    for target in targets {
+        let rounds = target["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len() as u64, ROUNDS);
+        for round in rounds {
+            assert_eq!(round["checked"], checked, "{target}");
+        }
+        if target["reference"].is_string() {
+            for figure in ["p50_us", "p99_us", "calls_per_second"] {
+                assert!(target["ratios"][figure]["median"].as_f64().unwrap() > 0.0, "{figure} of {target}");
+            }
+        }
+    }
+}
+
+#[test]
+fn direct_and_relay_are_checked_and_compared() {
+    for reply in ["json", "sse"] {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments = ["--targets", "relay", "--clients", "1,4", "--reply", reply, "--strict"];
+        let (output, report) = bench(directory.path(), &arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let report = report.unwrap();
+        let scenarios = report["scenarios"].as_array().unwrap();
+        assert_eq!(scenarios.len(), 2);
+        assert_measured(&scenarios[0], &["direct", "relay"], CHECKED_BY_ONE);
+        // 15 calls and a warm-up of 2 for each of 4 clients.
+        assert_measured(&scenarios[1], &["direct", "relay"], 4 * (1 + 2 + 15));
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(table.contains("| relay ÷ direct | "), "{table}");
+        assert_eq!(leftovers(directory.path()), ["out.json"], "the run leaves nothing behind");
+    }
+}
+
+#[test]
+fn the_byte_shim_carries_large_results() {
+    for reply in ["json", "sse"] {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments = ["--targets", "byte-shim", "--clients", "2", "--size", "100k", "--reply", reply];
+        let (output, report) = bench(directory.path(), &arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert_measured(&report.unwrap()["scenarios"][0], &["direct", "byte-shim"], 2 * (1 + 3 + 30));
+    }
+}
+
+#[test]
+fn one_wrong_answer_fails_the_run() {
+    for (what, said) in [
+        ("nonce", "another caller's nonce"),
+        ("id", "the request had"),
+        ("size", "asked for were"),
+        ("fill", "filling of the result was changed"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        // In the measured calls of `relay`, which come after all of `direct`'s.
+        let call = (CHECKED_BY_ONE + 20).to_string();
+        let arguments =
+            ["--targets", "relay", "--clients", "1", "--corrupt-call", &call, "--corrupt-what", what];
+        let (output, report) = bench(directory.path(), &arguments);
+        assert_eq!(output.status.code(), Some(1), "{what}: {}", stderr(&output));
+        let failure = report.unwrap()["failed"]["relay"].as_str().unwrap().to_owned();
+        assert!(failure.contains(said), "{what}: {failure}");
+    }
+}
+
+#[test]
+fn what_cannot_start_is_skipped_with_a_word() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = directory.path().join("own.toml");
+    std::fs::write(
+        &table,
+        "[[target]]\nname = 'absent'\nkind = 'stdio'\ncommand = ['evermux-bench-no-such-program']\nreference = 'direct'\n",
+    )
+    .unwrap();
+    let arguments = ["--table", table.to_str().unwrap(), "--targets", "absent", "--clients", "1"];
+    let (output, report) = bench(directory.path(), &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(report.unwrap()["skipped"]["absent"].is_string());
+    let (output, _) = bench(directory.path(), &[&arguments[..], &["--strict"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+}
+
+fn leftovers(directory: &Path) -> Vec<String> {
+    std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect()
+}
