@@ -17,6 +17,9 @@ use serde_json::value::RawValue;
 
 use crate::wait::{PATIENCE, Watched, poll_until};
 
+/// How long a failure message waits for the end of stderr.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// A request that was sent; its answer can be waited for, more than once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "an answer nobody looks at proves nothing"]
@@ -179,13 +182,20 @@ impl Inbox {
     }
 }
 
+/// What the shim said on stderr so far.
+#[derive(Debug, Default)]
+struct Said {
+    text: String,
+    ended: bool,
+}
+
 /// A running `evermux connect` with a client on it. Dropping it kills the shim.
 #[derive(Debug)]
 pub struct ShimClient {
     child: Child,
     stdin: Option<ChildStdin>,
     inbox: Arc<Watched<Inbox>>,
-    stderr: Arc<Watched<String>>,
+    stderr: Arc<Watched<Said>>,
     readers: Vec<JoinHandle<()>>,
     n_ids: u64,
 }
@@ -201,7 +211,7 @@ impl ShimClient {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the shim can be started");
         let inbox = Arc::new(Watched::new(Inbox::default()));
-        let stderr = Arc::new(Watched::new(String::new()));
+        let stderr = Arc::new(Watched::new(Said::default()));
         let stdout_pipe = child.stdout.take().expect("stdout is piped");
         let stderr_pipe = child.stderr.take().expect("stderr is piped");
         let stdin = child.stdin.take();
@@ -389,7 +399,7 @@ impl ShimClient {
     /// What the shim said on stderr so far.
     #[must_use]
     pub fn stderr(&self) -> String {
-        self.stderr.read(Clone::clone)
+        self.stderr.read(|said| said.text.clone())
     }
 
     /// Fails if the shim broke a rule of the stdio transport so far.
@@ -409,6 +419,10 @@ impl ShimClient {
     fn describe(&self) -> String {
         let unanswered = self.unanswered();
         let ended = self.inbox.read(|inbox| inbox.ended);
+        if ended {
+            // A shim that has ended has said why; its stderr is read by another thread, which may be behind.
+            self.stderr.wait(LAST_WORDS, |said| said.ended.then_some(()));
+        }
         format!(
             "stdout {}, {unanswered} unanswered; stderr:\n{}",
             if ended { "ended" } else { "open" },
@@ -505,9 +519,10 @@ fn read_messages(pipe: ChildStdout, inbox: &Watched<Inbox>) {
     }
 }
 
-fn read_text(mut pipe: impl Read, text: &Watched<String>) {
+fn read_text(mut pipe: impl Read, said: &Watched<Said>) {
     let mut piece = [0; 4096];
     while let Ok(size @ 1..) = pipe.read(&mut piece) {
-        text.update(|text| text.push_str(&String::from_utf8_lossy(&piece[..size])));
+        said.update(|said| said.text.push_str(&String::from_utf8_lossy(&piece[..size])));
     }
+    said.update(|said| said.ended = true);
 }
