@@ -138,6 +138,11 @@ pub(crate) fn cpu_time(pids: &[u32]) -> Option<Duration> {
     (!pids.is_empty()).then(|| Duration::from_nanos(nanoseconds))
 }
 
+/// The load average of the last minute; `None` without `/proc`.
+pub(crate) fn load_average() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

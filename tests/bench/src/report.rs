@@ -27,6 +27,8 @@ pub(crate) struct Machine {
     pub(crate) system: String,
     /// Whether nice-19 spinners kept the cores awake.
     pub(crate) spinners: bool,
+    /// Load average of the last minute before the run: what else the machine was doing.
+    pub(crate) load_before: Option<f64>,
 }
 
 /// One size of result at one number of clients.
@@ -174,7 +176,9 @@ impl Scenario {
         }
         text.push_str("\n| target ÷ limit | p50 × | p99 × | calls/s × | CPU × | first result × |\n|---|---|---|---|---|---|\n");
         for target in &self.targets {
-            if let Some(reference) = &target.reference {
+            if let Some(reference) = &target.reference
+                && self.targets.iter().any(|other| other.name == *reference)
+            {
                 let name = format!("{} ÷ {reference}", target.name);
                 text.push_str(&row(&name, &target.ratios, &columns.map(|(column, _)| (column, 2))));
             }
@@ -200,7 +204,7 @@ fn row(name: &str, spreads: &BTreeMap<&'static str, Spread>, columns: &[(&str, u
 impl Report {
     /// The tables, with what must be known to read them.
     pub(crate) fn markdown(&self) -> String {
-        let Machine { cores, system, spinners } = &self.machine;
+        let Machine { cores, system, spinners, load_before } = &self.machine;
         let spinners = if *spinners {
             "nice-19 spinners keep the cores awake"
         } else {
@@ -209,6 +213,11 @@ impl Report {
         let mut text = format!(
             "{cores} cores, {system}; {spinners}. Medians with [min..max] over interleaved rounds; ratios within a round, then their median.\n"
         );
+        if let Some(load) = load_before.filter(|load| *load > 0.5) {
+            text.push_str(&format!(
+                "The machine was busy before (load average {load:.1}): expect wide ranges.\n"
+            ));
+        }
         if self.quick || self.rounds < 5 {
             text.push_str("Too few rounds to hold anyone to these figures.\n");
         }

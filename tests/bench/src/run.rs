@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::cli::RunArgs;
 use crate::load::{Address, Load, Sample, run_round};
 use crate::output::{say, talk};
-use crate::process::OwnedChild;
+use crate::process::{self, OwnedChild};
 use crate::report::{Machine, Report, Round, Scenario, TargetReport};
 use crate::spin;
 use crate::targets::{Running, Surroundings, read_table, select, tcp_address};
@@ -56,8 +56,10 @@ pub(crate) async fn run(mut args: RunArgs) -> Result<bool> {
         }
     }
     ensure!(!targets.is_empty(), "no target could be started");
+    let load_before = process::load_average();
     let spinner = start_spinner(&args, &bench, directory.path());
-    let machine = Machine { cores: spin::cores(), system: system(), spinners: spinner.is_some() };
+    let machine =
+        Machine { cores: spin::cores(), system: system(), spinners: spinner.is_some(), load_before };
     let (reply, rounds, quick) = (args.reply, args.rounds, args.quick);
     let report =
         Report { machine, reply, rounds, quick, scenarios: Vec::new(), skipped, failed: BTreeMap::new() };
