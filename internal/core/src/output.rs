@@ -4,8 +4,8 @@ use bytes::Bytes;
 use mcp_wire::Segments;
 
 use crate::input::{ExchangeId, StreamId, Ticket};
-use crate::names::{Digest, Handshake, SessionId, Trajectory, UpstreamName};
-use crate::record::{JournalEntry, Record, Sync};
+use crate::names::{Handshake, SessionId, Trajectory, UpstreamName};
+use crate::record::{Fingerprint, JournalEntry, Record, Sync};
 use crate::seal::{EventClaim, LinkClaim};
 use crate::status::Status;
 
@@ -20,13 +20,13 @@ pub enum Verb {
     Delete,
 }
 
-/// One HTTP exchange to start. Endpoint and credentials are the shell's, found by name and identity.
+/// One HTTP exchange to start. Endpoint and credentials are the shell's, found by name and fingerprint.
 #[derive(Debug, Clone)]
 pub struct ExchangeSpec {
     /// Which upstream.
     pub upstream: UpstreamName,
-    /// Whose credentials.
-    pub identity: Digest,
+    /// Under which endpoint and credentials: a session's id never goes to another.
+    pub fingerprint: Fingerprint,
     /// What to send.
     pub verb: Verb,
     /// `Mcp-Session-Id`.

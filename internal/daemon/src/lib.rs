@@ -1,1 +1,20 @@
-//! Placeholder head, replaced with the crate.
+//! The thin async shell around the core: sockets, upstream exchanges, the reactor loop, lifecycle, status.
+//!
+//! Nothing here decides anything about MCP. Reader tasks parse and hand facts to the reactor, the reactor asks the
+//! core, and the core's orders are carried out in their order. Protocol state lives in the core only.
+
+mod body;
+mod control;
+mod credentials;
+mod downstream;
+mod error;
+mod exchange;
+mod inbox;
+mod lifecycle;
+mod log;
+mod reactor;
+mod socket;
+mod status;
+
+pub use error::RunError;
+pub use lifecycle::{RunOptions, run};

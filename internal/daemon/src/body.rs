@@ -1,0 +1,174 @@
+//! A response towards a client: the reactor's end (`Sink`) and hyper's end (`Events`).
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use evermux_core::input::{Input, StreamId};
+use http_body::{Body, Frame, SizeHint};
+use mcp_wire::Segments;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::inbox::{Inbox, Told};
+
+/// An event up to this size is copied into one buffer; a larger one goes out as the slices it came in.
+const COPY_UP_TO: usize = 16 * 1024;
+
+/// How a response begins.
+pub(crate) enum Head {
+    /// 200 with events.
+    Events { link: Option<String>, body: Events },
+    /// 202.
+    Accepted,
+    /// An error status with a JSON-RPC error.
+    Refused { status: u16, body: Bytes },
+}
+
+/// The reactor's end of a response.
+pub(crate) struct Sink {
+    head: Option<oneshot::Sender<Head>>,
+    events: Option<mpsc::UnboundedSender<Bytes>>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Sink {
+    /// A response, and where its head will appear.
+    pub(crate) fn new() -> (Self, oneshot::Receiver<Head>) {
+        let (head, waiting) = oneshot::channel();
+        (Self { head: Some(head), events: None, queued: Arc::default() }, waiting)
+    }
+
+    /// Begins an event stream. `false`: the client is gone.
+    pub(crate) fn accept(&mut self, stream: StreamId, link: Option<String>, inbox: &Inbox) -> bool {
+        let Some(head) = self.head.take() else { return false };
+        let (tx, rx) = mpsc::unbounded_channel();
+        self.events = Some(tx);
+        let queued = Arc::clone(&self.queued);
+        let body = Events { stream, rx, queued, inbox: inbox.clone(), finished: false };
+        head.send(Head::Events { link, body }).is_ok()
+    }
+
+    pub(crate) fn answer(&mut self, answer: Head) -> bool {
+        self.head.take().is_some_and(|head| head.send(answer).is_ok())
+    }
+
+    /// Queues one event. `false`: the client is gone.
+    pub(crate) fn event(&self, id: Option<&str>, data: &Segments) -> bool {
+        encode(id, data).into_iter().all(|chunk| self.push(chunk))
+    }
+
+    pub(crate) fn push(&self, chunk: Bytes) -> bool {
+        let Some(events) = &self.events else { return false };
+        self.queued.fetch_add(chunk.len(), Ordering::Relaxed);
+        events.send(chunk).is_ok()
+    }
+
+    /// Bytes that the client has not taken yet.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+}
+
+/// The first line of a `text/event-stream` event with a message, without copying a large one.
+fn encode(id: Option<&str>, data: &Segments) -> VecDeque<Bytes> {
+    let mut head = BytesMut::with_capacity(data.len().min(COPY_UP_TO) + id.map_or(0, str::len) + 32);
+    if let Some(id) = id {
+        head.extend_from_slice(b"id: ");
+        head.extend_from_slice(id.as_bytes());
+        head.extend_from_slice(b"\n");
+    }
+    // A message may hold raw line ends as insignificant white space; in this framing they would end the line.
+    let ragged = data.iter().any(|part| memchr::memchr2(b'\n', b'\r', part).is_some());
+    if ragged {
+        head.extend_from_slice(b"data: ");
+        head.extend_from_slice(&mcp_wire::to_line(data));
+        head.extend_from_slice(b"\n");
+        return VecDeque::from([head.freeze()]);
+    }
+    head.extend_from_slice(b"data: ");
+    if data.len() <= COPY_UP_TO {
+        data.iter().for_each(|part| head.extend_from_slice(part));
+        head.extend_from_slice(b"\n\n");
+        return VecDeque::from([head.freeze()]);
+    }
+    let mut chunks = VecDeque::from([head.freeze()]);
+    chunks.extend(data.iter().cloned());
+    chunks.push_back(Bytes::from_static(b"\n\n"));
+    chunks
+}
+
+/// hyper's end of an event stream. Dropped before its end, it tells the reactor that the client is away.
+pub(crate) struct Events {
+    stream: StreamId,
+    rx: mpsc::UnboundedReceiver<Bytes>,
+    queued: Arc<AtomicUsize>,
+    inbox: Inbox,
+    finished: bool,
+}
+
+impl Body for Events {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.rx.poll_recv(cx) {
+            Poll::Ready(Some(chunk)) => {
+                self.queued.fetch_sub(chunk.len(), Ordering::Relaxed);
+                Poll::Ready(Some(Ok(Frame::data(chunk))))
+            }
+            Poll::Ready(None) => {
+                self.finished = true;
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.inbox.tell(Told::Fact(Input::StreamClosed(self.stream)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(id: Option<&str>, data: &Segments) -> String {
+        let all: Vec<u8> = encode(id, data).into_iter().flat_map(|chunk| chunk.to_vec()).collect();
+        String::from_utf8(all).unwrap()
+    }
+
+    #[test]
+    fn an_event_is_one_data_line() {
+        let data = Segments::from(Bytes::from_static(b"{\"a\":1}"));
+        assert_eq!(text(Some("x"), &data), "id: x\ndata: {\"a\":1}\n\n");
+        assert_eq!(text(None, &Segments::default()), "data: \n\n");
+    }
+
+    #[test]
+    fn raw_line_ends_do_not_break_the_framing() {
+        let data = Segments::from(Bytes::from_static(b"{\r\n\"a\":\n1}"));
+        assert_eq!(text(None, &data), "data: {  \"a\": 1}\n\n");
+    }
+
+    #[test]
+    fn a_large_event_is_not_copied() {
+        let large = Bytes::from(vec![b'x'; COPY_UP_TO + 1]);
+        let chunks = encode(None, &Segments::from(large.clone()));
+        assert!(chunks.iter().any(|chunk| chunk.as_ptr() == large.as_ptr()));
+    }
+}

@@ -1,0 +1,98 @@
+//! The control endpoints, on the owner-only socket: what `evermux status`, `stop`, `purge` and the shims use.
+
+use bytes::Bytes;
+use evermux_core::names::UpstreamName;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::credentials::Variables;
+use crate::downstream::{Face, Reply, plain};
+use crate::inbox::{Ask, Told};
+
+/// The largest control request, in bytes.
+const LARGEST: usize = 1024 * 1024;
+
+/// The number of this protocol; a shim of another build looks at it before it asks for more.
+const PROTOCOL: u32 = 1;
+
+pub(crate) async fn serve(face: &Face, path: &str, request: Request<Incoming>) -> Reply {
+    let method = request.method().clone();
+    let body = match Limited::new(request.into_body(), LARGEST).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(_) => return refused(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large"),
+    };
+    match (&method, path) {
+        (&Method::GET, "hello") => answer(&json!({
+            "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "protocol": PROTOCOL,
+        })),
+        (&Method::GET, "status") => {
+            ask(face, Ask::Status).await.map_or_else(ending, |status| answer(&status))
+        }
+        (&Method::POST, "stop") => {
+            face.inbox.tell(Told::Control(Ask::Stop));
+            plain(StatusCode::ACCEPTED, Bytes::new())
+        }
+        (&Method::POST, "reload") => reload(face).await,
+        (&Method::POST, "purge") => purge(face, &body).await,
+        (&Method::POST, path) => match path.strip_prefix("env/") {
+            Some(name) => take_variables(face, name, &body).await,
+            None => refused(StatusCode::NOT_FOUND, "no such control endpoint"),
+        },
+        _ => refused(StatusCode::NOT_FOUND, "no such control endpoint"),
+    }
+}
+
+async fn ask<T>(face: &Face, make: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {
+    let (done, waiting) = oneshot::channel();
+    face.inbox.tell(Told::Control(make(done)));
+    waiting.await.ok()
+}
+
+async fn reload(face: &Face) -> Reply {
+    match face.keeper.reload(&face.inbox).await {
+        Ok(()) => answer(&json!({})),
+        Err(error) => refused(StatusCode::BAD_REQUEST, &error.to_string()),
+    }
+}
+
+async fn purge(face: &Face, body: &[u8]) -> Reply {
+    let Ok(wanted) = serde_json::from_slice::<Value>(body) else {
+        return refused(StatusCode::BAD_REQUEST, "the body is not JSON");
+    };
+    let upstream = match wanted.get("upstream") {
+        Some(Value::String(name)) => Some(UpstreamName::from(name.as_str())),
+        Some(Value::Null) => None,
+        _ => return refused(StatusCode::BAD_REQUEST, "`upstream` must be a name, or null for all"),
+    };
+    match ask(face, |done| Ask::Purge { upstream, done }).await {
+        Some(purged) => answer(&json!({"ended": purged.ended, "owed": purged.owed})),
+        None => ending(),
+    }
+}
+
+async fn take_variables(face: &Face, name: &str, body: &[u8]) -> Reply {
+    #[derive(serde::Deserialize)]
+    struct Given {
+        vars: Variables,
+    }
+    let Ok(given) = serde_json::from_slice::<Given>(body) else {
+        return refused(StatusCode::BAD_REQUEST, "the body must be {\"vars\": {NAME: VALUE}}");
+    };
+    let identity = face.keeper.give(name, &given.vars).await;
+    answer(&json!({"identity": identity.map(|identity| identity.to_string())}))
+}
+
+fn answer(value: &Value) -> Reply {
+    plain(StatusCode::OK, Bytes::from(value.to_string()))
+}
+
+fn refused(status: StatusCode, text: &str) -> Reply {
+    plain(status, Bytes::from(json!({"error": text}).to_string()))
+}
+
+fn ending() -> Reply {
+    refused(StatusCode::SERVICE_UNAVAILABLE, "evermux is ending")
+}

@@ -1,0 +1,146 @@
+//! Header values: where they come from, whose they are, and nothing about them that could be printed.
+//!
+//! Values live in memory only. The core sees the keyed hashes that say *equal or not* (D5, D8); exchanges get the
+//! resolved headers by upstream and fingerprint.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use evermux_config::{Header, HeaderSource, Upstream};
+use evermux_core::names::UpstreamName;
+use evermux_core::record::Fingerprint;
+use evermux_store::Key;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+
+/// How long a header command may run (contract).
+const COMMAND_TIME: Duration = Duration::from_secs(10);
+/// The largest value taken from a file or command, in bytes.
+const LARGEST_VALUE: usize = 64 * 1024;
+
+/// An upstream's endpoint and headers for one identity.
+#[derive(Clone)]
+pub(crate) struct Resolved {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) url: Uri,
+    pub(crate) headers: HeaderMap,
+}
+
+/// Variables that a shim handed over.
+pub(crate) type Variables = BTreeMap<String, String>;
+
+/// Resolves every header of an upstream. `Err` names what is missing and holds no value.
+pub(crate) async fn resolve(upstream: &Upstream, given: &Variables, key: &Key) -> Result<Resolved, String> {
+    let mut headers = HeaderMap::new();
+    let mut identity = Vec::new();
+    let mut plain = Vec::new();
+    let mut sorted: Vec<&Header> = upstream.headers.iter().collect();
+    sorted.sort_by_key(|header| header.name.to_ascii_lowercase());
+    for header in sorted {
+        let value = value_of(header, given).await?;
+        let stands_for = match &header.source {
+            HeaderSource::Text(_) | HeaderSource::Env { .. } => value.clone(),
+            HeaderSource::File(path) => path.to_string_lossy().into_owned(),
+            HeaderSource::Command(words) => words.join("\0"),
+        };
+        let class = if Upstream::is_credential(header) { &mut identity } else { &mut plain };
+        for part in [header.name.to_ascii_lowercase().as_str(), kind(&header.source), &stands_for] {
+            class.extend((part.len() as u64).to_be_bytes());
+            class.extend(part.as_bytes());
+        }
+        let name = HeaderName::try_from(header.name.as_str());
+        let mut value = HeaderValue::try_from(value);
+        if let Ok(value) = &mut value {
+            value.set_sensitive(true);
+        }
+        let (Ok(name), Ok(value)) = (name, value) else {
+            return Err(format!("the value of header `{}` cannot stand in an HTTP header", header.name));
+        };
+        headers.append(name, value);
+    }
+    if let Some(named) = &upstream.identity {
+        identity = [b"named\0", named.as_bytes()].concat();
+    }
+    let url = upstream.url.as_str();
+    let fingerprint = Fingerprint {
+        endpoint: key.digest("endpoint", url.as_bytes()),
+        identity: key.digest("identity", &identity),
+        headers: key.digest("headers", &plain),
+        class: key.digest("class", b"none"),
+    };
+    let url = Uri::try_from(url).map_err(|_| "its url cannot be used for HTTP".to_owned())?;
+    Ok(Resolved { fingerprint, url, headers })
+}
+
+fn kind(source: &HeaderSource) -> &'static str {
+    match source {
+        HeaderSource::Text(_) | HeaderSource::Env { .. } => "value",
+        HeaderSource::File(_) => "file",
+        HeaderSource::Command(_) => "command",
+    }
+}
+
+async fn value_of(header: &Header, given: &Variables) -> Result<String, String> {
+    let name = &header.name;
+    match &header.source {
+        HeaderSource::Text(text) => Ok(text.expose().to_owned()),
+        HeaderSource::Env { var, prefix } => {
+            let value = given.get(var).cloned().or_else(|| std::env::var(var).ok());
+            let value = value.filter(|value| !value.is_empty());
+            let value = value
+                .ok_or_else(|| format!("header `{name}` needs the variable `{var}`, which is not set"))?;
+            Ok(format!("{}{}", prefix.as_deref().unwrap_or_default(), value.trim()))
+        }
+        HeaderSource::File(path) => match tokio::fs::read_to_string(path).await {
+            Ok(text) if text.len() <= LARGEST_VALUE => Ok(text.trim().to_owned()),
+            Ok(_) => Err(format!("header `{name}`: the file {} is too large", path.display())),
+            Err(error) => Err(format!("header `{name}`: cannot read {}: {error}", path.display())),
+        },
+        HeaderSource::Command(words) => output_of(words).await.map_err(|why| {
+            format!("header `{name}`: the command `{}` {why}", words.first().map_or("", |w| w))
+        }),
+    }
+}
+
+/// What a command prints. Its stderr is not kept: it may hold a secret.
+async fn output_of(words: &[String]) -> Result<String, String> {
+    let (program, arguments) = words.split_first().ok_or("is empty")?;
+    let mut command = tokio::process::Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let output = match tokio::time::timeout(COMMAND_TIME, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => return Err(format!("cannot be run: {error}")),
+        Err(_) => return Err(format!("did not end within {} s", COMMAND_TIME.as_secs())),
+    };
+    if !output.status.success() {
+        return Err(format!("failed ({})", output.status));
+    }
+    let text = String::from_utf8(output.stdout).map_err(|_| "printed no UTF-8".to_owned())?;
+    let text = text.trim();
+    if text.is_empty() || text.len() > LARGEST_VALUE {
+        return Err("printed nothing that can be a header".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// The resolved headers of every upstream, by the configuration they were resolved for.
+#[derive(Default)]
+pub(crate) struct Purse {
+    known: HashMap<(UpstreamName, Fingerprint), Resolved>,
+}
+
+impl Purse {
+    pub(crate) fn put(&mut self, upstream: UpstreamName, resolved: Resolved) {
+        self.known.insert((upstream, resolved.fingerprint), resolved);
+    }
+
+    pub(crate) fn get(&self, upstream: &UpstreamName, fingerprint: Fingerprint) -> Option<&Resolved> {
+        self.known.get(&(upstream.clone(), fingerprint))
+    }
+
+    /// A changed or removed upstream's values are not used again.
+    pub(crate) fn forget(&mut self, upstream: &UpstreamName) {
+        self.known.retain(|(name, _), _| name != upstream);
+    }
+}

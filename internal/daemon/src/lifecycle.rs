@@ -1,0 +1,389 @@
+//! The life of the process: lock, load, listen, serve, drain, end; and the config and credentials it serves by.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use evermux_config::{Config, ConfigError, HeaderSource, Paths};
+use evermux_core::Hub;
+use evermux_core::input::{Input, Ticket};
+use evermux_core::names::UpstreamName;
+use evermux_core::seal::Sealer;
+use evermux_store::{CallJournal, DaemonLock, Key, LockError, Persist, StateDir};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+use tokio_util::task::TaskTracker;
+
+use crate::credentials::{self, Variables};
+use crate::downstream::Face;
+use crate::error::RunError;
+use crate::inbox::{Ask, Identity, Inbox, Told};
+use crate::reactor::{Parts, Phase, Reactor, policies};
+use crate::{log, socket};
+
+/// How long an upstream whose headers could not be had is left alone.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// How long connections may take to finish once the last call has ended.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the disk may take at the end.
+const LAST_WRITES: Duration = Duration::from_secs(10);
+
+/// How to run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// Where everything is.
+    pub paths: Paths,
+    /// Started by a shim: own session, cwd `/`, one line of JSON on stdout when it serves (or cannot), then silence.
+    pub detached: bool,
+}
+
+/// Runs a daemon until it is stopped.
+///
+/// # Errors
+/// If it cannot start. Nothing of a daemon that already runs is touched.
+pub fn run(options: &RunOptions) -> Result<(), RunError> {
+    let result = start(options);
+    if let (true, Err(error)) = (options.detached, &result) {
+        // Whoever started us reads this line; a daemon that somebody else started serves as well.
+        let line = if error.is_already_running() {
+            serde_json::json!({"ready": true, "already_running": true})
+        } else {
+            serde_json::json!({"ready": false, "error": chain(error), "exit": error.exit_code()})
+        };
+        say(&line);
+    }
+    result
+}
+
+fn start(options: &RunOptions) -> Result<(), RunError> {
+    if options.detached {
+        // Fails only for a process group leader, which then is on its own already.
+        nix::unistd::setsid().ok();
+        drop(std::env::set_current_dir("/"));
+    }
+    let config = evermux_config::load(&options.paths.config_file)?;
+    let state = StateDir::open(&options.paths.state_dir)?;
+    let lock = state.try_lock().map_err(|error| match error {
+        LockError::Held => RunError::AlreadyRunning,
+        other => RunError::Lock(other),
+    })?;
+    evermux_store::ensure_private_dir(&options.paths.runtime_dir)?;
+    let level = std::env::var(evermux_config::env::LOG).unwrap_or_else(|_| config.daemon.log_level.clone());
+    log::set_up(&state.log_dir(), &level, !options.detached)?;
+    for warning in state.warnings() {
+        tracing::warn!(warning, "state directory");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| RunError::setup("start the runtime", error))?;
+    runtime.block_on(serve(options, config, &state, lock))
+}
+
+async fn serve(
+    options: &RunOptions,
+    config: Config,
+    state: &StateDir,
+    lock: DaemonLock,
+) -> Result<(), RunError> {
+    let key = state.key()?.into_key();
+    state.http_token()?;
+    let (inbox, rx) = Inbox::new();
+    let (phase, mut phases) = watch::channel(Phase::Serving);
+    let drain_timeout = config.daemon.drain_timeout;
+    let tracker = TaskTracker::new();
+    let keeper =
+        Arc::new(Keeper::new(options.paths.config_file.clone(), config.clone(), key.clone(), inbox.clone()));
+    let sealer = Sealer::new(key.bytes());
+    let parts = load(config, state, &lock, &key, Setting { sealer: sealer.clone(), inbox, tracker, phase })?;
+    let (inbox, tracker) = (parts.inbox.clone(), parts.tracker.clone());
+    keeper.resolve_what_is_at_hand().await;
+    let path = options.paths.socket();
+    let listener = socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?;
+    let face = Arc::new(Face { inbox: inbox.clone(), sealer, keeper, streams: 1.into() });
+    let reactor = tokio::spawn(Reactor::new(parts).run(rx));
+    let accepting = tokio::spawn(accept(listener, Arc::clone(&face), tracker.clone(), phases.clone()));
+    if options.detached {
+        say(&serde_json::json!({"ready": true}));
+    }
+    tracing::info!(pid = std::process::id(), version = env!("CARGO_PKG_VERSION"), "serving");
+    obey_signals(&face, &mut phases, drain_timeout).await?;
+    tracing::info!("drained");
+    drop(socket::remove_if_there(&path));
+    accepting.abort();
+    tracker.close();
+    drop(tokio::time::timeout(FAREWELL, tracker.wait()).await);
+    reactor.abort();
+    finish(reactor).await;
+    drop(lock);
+    Ok(())
+}
+
+/// Writes what still waits for the disk. An aborted reactor drops its persist thread, which writes it too.
+async fn finish(reactor: tokio::task::JoinHandle<Persist>) {
+    if let Ok(persist) = reactor.await {
+        let flushed = tokio::task::spawn_blocking(move || persist.flush(LAST_WRITES)).await;
+        if !flushed.unwrap_or(false) {
+            tracing::error!("the last records could not be written in time");
+        }
+    }
+}
+
+/// What the reactor gets besides what is loaded.
+struct Setting {
+    sealer: Sealer,
+    inbox: Inbox,
+    tracker: TaskTracker,
+    phase: watch::Sender<Phase>,
+}
+
+/// Everything that former processes left, checked and handed to a fresh hub (design §6: one resume).
+fn load(
+    config: Config,
+    state: &StateDir,
+    lock: &DaemonLock,
+    key: &Key,
+    setting: Setting,
+) -> Result<Parts, RunError> {
+    let loaded = state.load_records(key)?;
+    for quarantined in &loaded.quarantined {
+        tracing::error!(
+            file = quarantined.file,
+            reason = quarantined.reason.code(),
+            "a record was put aside"
+        );
+    }
+    for name in loaded.newer.iter().chain(&loaded.unread) {
+        tracing::warn!(file = name, "a record was left alone: not of this version, or not readable now");
+    }
+    let generation = state.grant_generation(lock, &loaded.records)?;
+    let calls = CallJournal::load_previous(state)?;
+    let journal = CallJournal::open(state, generation)?;
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed)
+        .map_err(|error| RunError::setup("get random bytes", std::io::Error::other(error)))?;
+    let hub = Hub::new(seed, generation);
+    let for_thread = setting.inbox.clone();
+    let done = Box::new(move |done: evermux_store::Persisted| {
+        if let Err(error) = &done.result {
+            tracing::error!(%error, "a record could not be written");
+        }
+        let (ticket, ok) = (Ticket(done.ticket), done.result.is_ok());
+        for_thread.tell(Told::Fact(Input::Persisted { ticket, ok }));
+    });
+    let persist = Persist::start(state, key.clone(), done);
+    setting.inbox.tell(Told::Fact(Input::Configured(policies(&config))));
+    setting.inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
+    let Setting { sealer, inbox, tracker, phase } = setting;
+    Ok(Parts { hub, generation, config, sealer, journal, persist, inbox, tracker, phase })
+}
+
+async fn accept(
+    listener: UnixListener,
+    face: Arc<Face>,
+    tracker: TaskTracker,
+    phases: watch::Receiver<Phase>,
+) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: the next accept fails at once too.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        if !socket::is_ours(&stream) {
+            tracing::warn!("refused a connection of another user");
+            continue;
+        }
+        tracker.spawn(converse(stream, Arc::clone(&face), phases.clone()));
+    }
+}
+
+async fn converse(stream: tokio::net::UnixStream, face: Arc<Face>, mut phases: watch::Receiver<Phase>) {
+    let service = hyper::service::service_fn(move |request| Arc::clone(&face).serve(request));
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let over = async { drop(phases.wait_for(|phase| *phase == Phase::Drained).await) };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = over => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
+
+/// Waits for the signal or request to stop, and then for the last call.
+async fn obey_signals(
+    face: &Face,
+    phases: &mut watch::Receiver<Phase>,
+    drain_timeout: Duration,
+) -> Result<(), RunError> {
+    let listen = |kind| signal(kind).map_err(|error| RunError::setup("listen for signals", error));
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut hang_up = listen(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => {
+                if let Err(error) = face.keeper.reload(&face.inbox).await {
+                    tracing::error!(error = chain(&error), "the config was not reloaded; the old one stays");
+                }
+            }
+            _ = phases.wait_for(|phase| *phase != Phase::Serving) => break,
+        }
+    }
+    tracing::info!("draining");
+    face.inbox.tell(Told::Control(Ask::Stop));
+    let drained = tokio::time::timeout(drain_timeout, phases.wait_for(|phase| *phase == Phase::Drained));
+    if drained.await.is_err() {
+        tracing::warn!("calls were still in flight at the end of drain_timeout");
+    }
+    Ok(())
+}
+
+/// The config in force and what was made of it: which upstreams' credentials are at hand.
+pub(crate) struct Keeper {
+    file: PathBuf,
+    config: RwLock<Arc<Config>>,
+    key: Key,
+    inbox: Inbox,
+    at_hand: RwLock<HashMap<String, AtHand>>,
+    /// One resolution at a time: a header command must not run once per waiting client.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone, Copy)]
+enum AtHand {
+    Yes(Identity),
+    NotBefore(Instant),
+}
+
+impl Keeper {
+    fn new(file: PathBuf, config: Config, key: Key, inbox: Inbox) -> Self {
+        let config = RwLock::new(Arc::new(config));
+        Self { file, config, key, inbox, at_hand: RwLock::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn known(&self, name: &str) -> Option<AtHand> {
+        self.at_hand.read().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    }
+
+    fn note(&self, name: &str, at_hand: AtHand) {
+        self.at_hand.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), at_hand);
+    }
+
+    /// Before the first client: everything that needs no command, so that records meet their configuration.
+    async fn resolve_what_is_at_hand(&self) {
+        let config = self.config();
+        let is_command = |header: &evermux_config::Header| matches!(header.source, HeaderSource::Command(_));
+        for upstream in config.upstreams.values().filter(|one| !one.headers.iter().any(is_command)) {
+            self.ensure(upstream.name.as_str()).await;
+        }
+    }
+
+    /// Has the upstream's headers resolved once. What comes of it is in the reactor's queue before the caller's own
+    /// message.
+    pub(crate) async fn ensure(&self, name: &str) {
+        if self.is_settled(name) {
+            return;
+        }
+        let _turn = self.turn.lock().await;
+        if !self.is_settled(name) {
+            self.resolve(name, &Variables::new()).await;
+        }
+    }
+
+    fn is_settled(&self, name: &str) -> bool {
+        match self.known(name) {
+            Some(AtHand::Yes(_)) => true,
+            Some(AtHand::NotBefore(at)) => Instant::now() < at,
+            None => !self.config().upstreams.contains_key(name),
+        }
+    }
+
+    async fn resolve(&self, name: &str, given: &Variables) -> Identity {
+        let config = self.config();
+        let upstream = config.upstreams.get(name)?;
+        let outcome = credentials::resolve(upstream, given, &self.key).await;
+        let before = match self.known(name) {
+            Some(AtHand::Yes(identity)) => identity,
+            _ => None,
+        };
+        let identity = outcome.as_ref().ok().map(|resolved| resolved.fingerprint.identity);
+        match identity.or(before) {
+            // The first identity stays the one for clients that bring none.
+            Some(identity) => self.note(name, AtHand::Yes(before.or(Some(identity)))),
+            None => self.note(name, AtHand::NotBefore(Instant::now() + TRY_AGAIN)),
+        }
+        self.inbox.tell(Told::Credentials { upstream: UpstreamName::from(name), outcome, default: false });
+        identity.or(before)
+    }
+
+    /// Takes over a shim's variables: whose credentials it then uses.
+    pub(crate) async fn give(&self, name: &str, given: &Variables) -> Identity {
+        let _turn = self.turn.lock().await;
+        self.resolve(name, given).await
+    }
+
+    /// Reads the config anew. A bad one changes nothing.
+    pub(crate) async fn reload(&self, inbox: &Inbox) -> Result<(), ConfigError> {
+        let config = evermux_config::load(&self.file)?;
+        let _turn = self.turn.lock().await;
+        let old = self.config();
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config.clone());
+        self.at_hand
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|name, _| old.upstreams.get(name.as_str()) == config.upstreams.get(name.as_str()));
+        let (done, waiting) = oneshot::channel();
+        inbox.tell(Told::Control(Ask::Reload { config: Box::new(config), done }));
+        drop(waiting.await);
+        tracing::info!("config reloaded");
+        Ok(())
+    }
+}
+
+/// Says one line to whoever started us, and nothing on stdout ever after.
+fn say(line: &serde_json::Value) {
+    let mut out = std::io::stdout();
+    // Nobody may be listening any more; the daemon serves all the same.
+    drop(writeln!(out, "{line}").and_then(|()| out.flush()));
+    if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        nix::unistd::dup2_stdout(null).ok();
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

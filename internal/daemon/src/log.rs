@@ -1,0 +1,119 @@
+//! The bounded log file: `log/daemon.log`, and one older file beside it.
+//!
+//! Only evermux's own targets are logged, whatever the level: libraries below write header values at `trace`, and
+//! no secret may reach a log (contract, rule on secrets).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use crate::error::RunError;
+
+/// Length in bytes at which the log starts anew; at most twice this is on disk.
+const LARGEST: u64 = 4 * 1024 * 1024;
+
+const OURS: [&str; 6] =
+    ["evermux", "evermux_daemon", "evermux_core", "evermux_store", "evermux_config", "mcp_http"];
+
+/// Sets up logging for the process. `level` is one word (`off` … `trace`).
+pub(crate) fn set_up(dir: &Path, level: &str, to_stderr: bool) -> Result<(), RunError> {
+    let file =
+        Rolling::open(dir.join("daemon.log")).map_err(|error| RunError::setup("open the log", error))?;
+    let layer = tracing_subscriber::fmt::layer().with_writer(Shared(Mutex::new(file))).with_ansi(false);
+    let registry = tracing_subscriber::registry().with(layer.with_filter(filter(level)));
+    let stderr = to_stderr.then(|| {
+        tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).with_filter(filter(level))
+    });
+    // A second call (tests in one process) keeps the first.
+    drop(registry.with(stderr).try_init());
+    Ok(())
+}
+
+fn filter(level: &str) -> EnvFilter {
+    let level =
+        if matches!(level, "off" | "error" | "warn" | "info" | "debug" | "trace") { level } else { "info" };
+    let directives: Vec<String> = OURS.iter().map(|target| format!("{target}={level}")).collect();
+    EnvFilter::new(directives.join(","))
+}
+
+struct Shared(Mutex<Rolling>);
+
+impl<'a> MakeWriter<'a> for Shared {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(&self.0)
+    }
+}
+
+struct Line<'a>(&'a Mutex<Rolling>);
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Rolling {
+    path: PathBuf,
+    file: File,
+    length: u64,
+}
+
+impl Rolling {
+    fn open(path: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
+        let length = file.metadata()?.len();
+        Ok(Self { path, file, length })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.length + bytes.len() as u64 > LARGEST {
+            std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
+            *self = Self::open(self.path.clone())?;
+        }
+        let written = self.file.write(bytes)?;
+        self.length += written as u64;
+        Ok(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_stays_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Rolling::open(dir.path().join("daemon.log")).unwrap();
+        let line = vec![b'x'; 64 * 1024];
+        for _ in 0..300 {
+            log.write(&line).unwrap();
+        }
+        let total: u64 = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().metadata().unwrap().len())
+            .sum();
+        assert!(total <= 2 * LARGEST, "{total}");
+        assert!(total > LARGEST / 2);
+    }
+
+    #[test]
+    fn no_filter_lets_another_crate_speak() {
+        for level in ["trace", "hyper=trace", "trace,h2=trace"] {
+            let text = filter(level).to_string();
+            assert!(text.split(',').all(|one| OURS.iter().any(|ours| one.starts_with(ours))), "{text}");
+        }
+    }
+}

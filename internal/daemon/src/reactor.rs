@@ -1,0 +1,323 @@
+//! The loop: facts in, the core asked, its orders carried out in their order. Never waits for anything but the
+//! next fact or the next deadline (D22).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use evermux_config::{Config, Reinitialize};
+use evermux_core::Hub;
+use evermux_core::input::{End, ExchangeId, Fact, Input, Now, Policy, StreamId};
+use evermux_core::names::{Generation, UpstreamName};
+use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
+use evermux_core::record::JournalEntry;
+use evermux_core::seal::Sealer;
+use evermux_store::{CallJournal, Persist};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio_util::task::TaskTracker;
+
+use crate::body::{Head, Sink};
+use crate::credentials::{Purse, Resolved};
+use crate::exchange::{self, Job, LazySender};
+use crate::inbox::{Ask, Inbox, Purged, Told};
+use crate::status;
+
+/// A client that has this much unread is cut; its shim comes back for what it missed.
+const MOST_QUEUED: usize = 96 * 1024 * 1024;
+/// Facts taken in one turn before the journal is written and the deadline looked at again.
+const TURN: usize = 64;
+
+/// How far the process has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serving,
+    Draining,
+    Drained,
+}
+
+impl Phase {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Draining | Self::Drained => "draining",
+        }
+    }
+}
+
+/// What the reactor is made of.
+pub(crate) struct Parts {
+    pub(crate) hub: Hub,
+    pub(crate) generation: Generation,
+    pub(crate) config: Config,
+    pub(crate) sealer: Sealer,
+    pub(crate) journal: CallJournal,
+    pub(crate) persist: Persist,
+    pub(crate) inbox: Inbox,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) phase: watch::Sender<Phase>,
+}
+
+pub(crate) struct Reactor {
+    parts: Parts,
+    started: Instant,
+    sinks: HashMap<StreamId, Sink>,
+    exchanges: HashMap<ExchangeId, AbortHandle>,
+    purse: Purse,
+    sender: Arc<LazySender>,
+    unwritten: Vec<JournalEntry>,
+    /// Facts that came up while orders were carried out.
+    echo: Vec<Input>,
+    outbox: Outbox,
+    purged: Purged,
+}
+
+impl Reactor {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            started: Instant::now(),
+            sinks: HashMap::new(),
+            exchanges: HashMap::new(),
+            purse: Purse::default(),
+            sender: Arc::default(),
+            unwritten: Vec::new(),
+            echo: Vec::new(),
+            outbox: Outbox::new(),
+            purged: Purged::default(),
+        }
+    }
+
+    /// Runs until every `Inbox` is gone or the last call has ended after a stop. Gives the parts back, so that what
+    /// waits for the disk can be flushed.
+    pub(crate) async fn run(mut self, mut rx: mpsc::UnboundedReceiver<Told>) -> Persist {
+        loop {
+            let deadline =
+                self.parts.hub.deadline().map(|at| tokio::time::Instant::from_std(self.started + at));
+            let told = match deadline {
+                Some(at) => tokio::select! {
+                    biased;
+                    told = rx.recv() => told,
+                    () = tokio::time::sleep_until(at) => Some(Told::Fact(Input::Tick)),
+                },
+                None => rx.recv().await,
+            };
+            let Some(told) = told else { break };
+            self.take(told);
+            for _ in 1..TURN {
+                let Ok(told) = rx.try_recv() else { break };
+                self.take(told);
+            }
+            self.write_journal();
+            if *self.parts.phase.borrow() == Phase::Drained {
+                break;
+            }
+        }
+        self.parts.persist
+    }
+
+    fn take(&mut self, told: Told) {
+        match told {
+            Told::Fact(input) => self.handle(input),
+            Told::Client { stream, sink, input } => {
+                self.sinks.insert(stream, sink);
+                self.handle(input);
+            }
+            Told::Exchange(exchange, facts) => {
+                for fact in facts {
+                    if matches!(fact, Fact::Ended(_)) {
+                        self.exchanges.remove(&exchange);
+                    }
+                    self.handle(Input::Exchange(exchange, fact));
+                }
+            }
+            Told::Credentials { upstream, outcome, default } => {
+                self.take_credentials(upstream, outcome, default)
+            }
+            Told::Control(ask) => self.control(ask),
+        }
+    }
+
+    fn take_credentials(&mut self, upstream: UpstreamName, outcome: Result<Resolved, String>, default: bool) {
+        match outcome {
+            Ok(resolved) => {
+                let fingerprint = resolved.fingerprint;
+                self.purse.put(upstream.clone(), resolved);
+                self.handle(Input::IdentityKnown { upstream, fingerprint, default });
+            }
+            Err(why) => {
+                tracing::warn!(upstream = %upstream, why, "upstream is misconfigured");
+                self.handle(Input::Misconfigured { upstream, why });
+            }
+        }
+    }
+
+    fn control(&mut self, ask: Ask) {
+        match ask {
+            Ask::Status(done) => drop(done.send(self.status())),
+            Ask::Reload { config, done } => {
+                self.reload(*config);
+                done.send(()).unwrap_or_default();
+            }
+            Ask::Purge { upstream, done } => {
+                self.purged = Purged::default();
+                self.handle(Input::Purge(upstream));
+                done.send(self.purged).unwrap_or_default();
+            }
+            Ask::Stop => {
+                self.parts.phase.send_replace(Phase::Draining);
+                self.handle(Input::Drain);
+            }
+        }
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let upstreams = &self.parts.config.upstreams;
+        let process = status::Process {
+            generation: self.parts.generation.0,
+            phase: self.parts.phase.borrow().word(),
+            origins: &|name| upstreams.get(name).map(evermux_config::Upstream::origin),
+        };
+        status::to_json(&self.parts.hub.report(), &process)
+    }
+
+    fn reload(&mut self, config: Config) {
+        for (name, old) in &self.parts.config.upstreams {
+            if config.upstreams.get(name) != Some(old) {
+                self.purse.forget(&UpstreamName::from(name.as_str()));
+            }
+        }
+        self.handle(Input::Configured(policies(&config)));
+        self.parts.config = config;
+    }
+
+    fn handle(&mut self, input: Input) {
+        self.ask_core(input);
+        while let Some(input) = self.echo.pop() {
+            self.ask_core(input);
+        }
+    }
+
+    fn ask_core(&mut self, input: Input) {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
+        let now = Now { mono: self.started.elapsed(), wall_ms };
+        let mut outbox = std::mem::take(&mut self.outbox);
+        self.parts.hub.handle(now, input, &mut outbox);
+        for output in outbox.drain(..) {
+            self.carry_out(output);
+        }
+        self.outbox = outbox;
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Accept { stream, link } => {
+                let link = link.map(|claim| self.parts.sealer.link(&claim));
+                let inbox = &self.parts.inbox;
+                let taken = self.sinks.get_mut(&stream).is_none_or(|sink| sink.accept(stream, link, inbox));
+                self.gone_unless(taken, stream);
+            }
+            Output::Accepted(stream) => self.answer(stream, Head::Accepted),
+            Output::Refuse { stream, status, body } => self.answer(stream, Head::Refused { status, body }),
+            Output::Event { stream, id, data } => {
+                let id = id.map(|claim| self.parts.sealer.event(&claim));
+                let Some(sink) = self.sinks.get(&stream) else { return };
+                let taken = sink.event(id.as_deref(), &data) && sink.queued() <= MOST_QUEUED;
+                self.gone_unless(taken, stream);
+            }
+            Output::Stopping(stream) => {
+                if let Some(sink) = self.sinks.get(&stream) {
+                    sink.push(bytes::Bytes::from_static(b"event: evermux/stopped\ndata: \n\n"));
+                }
+            }
+            Output::End(stream) => drop(self.sinks.remove(&stream)),
+            Output::Start { exchange, spec } => self.start(exchange, spec),
+            Output::Abort(exchange) => {
+                if let Some(task) = self.exchanges.remove(&exchange) {
+                    task.abort();
+                }
+            }
+            Output::Journal(entry) => self.unwritten.push(entry),
+            Output::WriteRecord { ticket, record, sync } => self.parts.persist.write(ticket.0, *record, sync),
+            Output::DeleteRecord { upstream, trajectory } => {
+                self.purged.ended += 1;
+                self.parts.persist.delete(0, upstream, trajectory);
+            }
+            Output::Note(note) => write_note(&note),
+            Output::Drained => drop(self.parts.phase.send_replace(Phase::Drained)),
+        }
+    }
+
+    fn answer(&mut self, stream: StreamId, head: Head) {
+        if let Some(mut sink) = self.sinks.remove(&stream) {
+            sink.answer(head);
+        }
+    }
+
+    fn gone_unless(&mut self, taken: bool, stream: StreamId) {
+        if !taken {
+            self.sinks.remove(&stream);
+            self.echo.push(Input::StreamClosed(stream));
+        }
+    }
+
+    fn start(&mut self, exchange: ExchangeId, spec: Box<ExchangeSpec>) {
+        // *Sent* is a fact on disk before it is one on the wire (D17).
+        if !self.write_journal() {
+            let why = "the call journal cannot be written".to_owned();
+            self.echo.push(Input::Exchange(exchange, Fact::Ended(End::NeverWritten(why))));
+            return;
+        }
+        let Some(resolved) = self.purse.get(&spec.upstream, spec.fingerprint).cloned() else {
+            self.purged.owed += usize::from(matches!(spec.verb, Verb::Delete));
+            let why = "its credentials are not at hand".to_owned();
+            self.echo.push(Input::Exchange(exchange, Fact::Ended(End::NeverWritten(why))));
+            return;
+        };
+        let inbox = self.parts.inbox.clone();
+        let job = Job { exchange, spec, resolved, sender: Arc::clone(&self.sender), inbox };
+        let task = self.parts.tracker.spawn(exchange::run(job));
+        self.exchanges.insert(exchange, task.abort_handle());
+    }
+
+    fn write_journal(&mut self) -> bool {
+        if self.unwritten.is_empty() {
+            return true;
+        }
+        let written = self.parts.journal.append(&self.unwritten);
+        self.unwritten.clear();
+        if let Err(error) = &written {
+            tracing::error!(%error, "cannot write the call journal");
+        }
+        written.is_ok()
+    }
+}
+
+/// What the config says, as far as the core decides by it.
+pub(crate) fn policies(config: &Config) -> Vec<Policy> {
+    let policy = |(name, upstream): (&evermux_config::UpstreamName, &evermux_config::Upstream)| Policy {
+        name: UpstreamName::from(name.as_str()),
+        never_reinitialize: upstream.reinitialize == Reinitialize::Never,
+        keepalive: upstream.keepalive,
+        call_timeout: upstream.call_timeout,
+        idle: upstream.idle,
+        annotate: upstream.annotate,
+    };
+    config.upstreams.iter().map(policy).collect()
+}
+
+fn write_note(note: &Note) {
+    match note {
+        Note::Attached { upstream, trajectory, handshake, status, reason } => tracing::info!(
+            %upstream, %trajectory, handshake = handshake.0, status = status.word(), reason, "session attached"
+        ),
+        Note::Lost { upstream, trajectory, symptom } => {
+            tracing::warn!(%upstream, %trajectory, symptom, "the upstream lost a session");
+        }
+        Note::Trouble { upstream, what, retry_ms } => {
+            tracing::warn!(%upstream, what, retry_ms, "the upstream cannot be used");
+        }
+        Note::Dropped(what) => tracing::debug!(what, "dropped"),
+    }
+}

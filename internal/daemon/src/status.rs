@@ -1,0 +1,60 @@
+//! `status --json` (contract): the core's report as JSON. Session ids, tokens and full URLs have no way in here.
+
+use evermux_core::status::{Report, SessionReport, UpstreamReport};
+use serde_json::{Value, json};
+
+/// What the report does not know about the process itself.
+pub(crate) struct Process<'a> {
+    pub(crate) generation: u64,
+    pub(crate) phase: &'static str,
+    /// Scheme, host and port of each upstream by name.
+    pub(crate) origins: &'a dyn Fn(&str) -> Option<String>,
+}
+
+pub(crate) fn to_json(report: &Report, process: &Process<'_>) -> Value {
+    json!({
+        "daemon": {
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "generation": process.generation,
+            "phase": process.phase,
+            "http": null,
+            "persistence": if report.persistence_degraded { "degraded" } else { "ok" },
+        },
+        "upstreams": report.upstreams.iter().map(|one| upstream(one, process)).collect::<Vec<_>>(),
+        "sessions": report.sessions.iter().map(session).collect::<Vec<_>>(),
+    })
+}
+
+fn upstream(report: &UpstreamReport, process: &Process<'_>) -> Value {
+    json!({
+        "name": &*report.name.0,
+        "origin": (process.origins)(&report.name.0),
+        "state": report.state.word(),
+        "detail": report.detail,
+    })
+}
+
+fn session(report: &SessionReport) -> Value {
+    json!({
+        "upstream": &*report.upstream.0,
+        "trajectory": report.trajectory.to_string(),
+        "handshake": report.handshake.0,
+        "continuation": report.continuation.to_string(),
+        "parent": report.parent.map(|parent| parent.to_string()),
+        "status": report.status.word(),
+        "reason": report.reason,
+        "revalidation_required": [],
+        "unresolved_operations": report.unresolved_operations,
+        "protocol_version": report.protocol_version,
+        "links": report.links,
+        "in_flight": report.in_flight,
+        "initializes": report.initializes,
+        "since": rfc3339(report.since_ms),
+    })
+}
+
+fn rfc3339(ms: u64) -> Option<String> {
+    let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+    Some(format!("{time:.0}"))
+}
