@@ -1,0 +1,287 @@
+//! The call journal (D17): *sent* is a fact on disk before the call's POST begins.
+//!
+//! One file a process, `journal/calls-<generation>.log`, appended with one write and no sync: what the kernel took
+//! survives SIGKILL. It cannot survive a power cut, and need not: the clients that would repeat a number are gone
+//! as well.
+//!
+//! A live process holds a flock on its file. That is how a successor knows whose file it must leave alone while
+//! the predecessor is still draining.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use evermux_core::names::Generation;
+use evermux_core::record::{JournalEntry, JournalledCall};
+use nix::fcntl::OFlag;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use crate::dir::StateDir;
+use crate::error::StoreError;
+use crate::failpoint::failpoint;
+use crate::file::{Dir, Refusal, open_own, temp_for};
+use crate::journal_line::{Fold, Line, parse_line, write_calls, write_entry};
+
+/// Length in bytes at which a file is shortened to what is still needed.
+const ROTATE_AT_BYTES: u64 = 4 << 20;
+/// After a rotation that failed (disk full), how much longer the file grows before the next try.
+const ROTATE_AGAIN_BYTES: u64 = 1 << 20;
+
+/// What could not be read. If any but `torn_tails` is above zero, "found in no journal" no longer proves "never
+/// sent".
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct JournalDamage {
+    /// Last lines without an end: their writers died before the write came back, so nothing was sent.
+    pub torn_tails: u64,
+    /// Lines in the middle that do not match their check digits.
+    pub broken_lines: u64,
+    /// Files that could not be read at all, or are of another version.
+    pub unusable_files: u64,
+}
+
+/// This process's journal.
+#[derive(Debug)]
+pub struct CallJournal {
+    state: StateDir,
+    name: String,
+    file: File,
+    length: u64,
+    rotate_at: u64,
+    /// A write came back short: the next one must begin on a new line.
+    torn: bool,
+    buffer: Vec<u8>,
+    damage: JournalDamage,
+}
+
+impl CallJournal {
+    /// Opens this process's file with what the files of former processes leave, then removes those files, except
+    /// of processes that still live.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the new file cannot be written; the old ones are then still there.
+    pub fn open(state: &StateDir, generation: Generation) -> Result<Self, StoreError> {
+        Self::open_at(state, generation, unix_ms())
+    }
+
+    fn open_at(state: &StateDir, generation: Generation, now_ms: u64) -> Result<Self, StoreError> {
+        let name = file_name(generation);
+        let mut found = Found::default();
+        found.read_all(state.journal())?;
+        let damage = found.damage;
+        let survivors = std::mem::take(&mut found.fold).survivors(now_ms);
+        let path = state.journal().join(&name);
+        let (file, length) = replace(state.journal(), &path, &survivors)
+            .map_err(|source| StoreError::io("cannot write", &path, source))?;
+        failpoint("journal.before_unlink");
+        found.unlink_ended(state.journal(), &name);
+        let rotate_at = ROTATE_AT_BYTES.max(2 * length);
+        Ok(Self {
+            state: state.clone(),
+            name,
+            file,
+            length,
+            rotate_at,
+            torn: false,
+            buffer: Vec::new(),
+            damage,
+        })
+    }
+
+    /// The calls of former processes that may still be asked about: not acknowledged, their link not ended, sent
+    /// within 24 h. Changes nothing; the same before and after [`Self::open`].
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if `journal/` cannot be listed.
+    pub fn load_previous(state: &StateDir) -> Result<Vec<JournalledCall>, StoreError> {
+        Self::load_previous_at(state, unix_ms()).map(|(calls, _)| calls)
+    }
+
+    fn load_previous_at(
+        state: &StateDir,
+        now_ms: u64,
+    ) -> Result<(Vec<JournalledCall>, JournalDamage), StoreError> {
+        let mut found = Found::default();
+        found.read_all(state.journal())?;
+        Ok((found.fold.survivors(now_ms), found.damage))
+    }
+
+    /// What of the former processes' files could not be read when this journal was opened.
+    pub fn damage(&self) -> JournalDamage {
+        self.damage
+    }
+
+    /// Appends with one write, without a sync.
+    ///
+    /// # Errors
+    /// The entries may or may not be there: a call whose entry failed must not be sent. A repeat is safe.
+    pub fn append(&mut self, entries: &[JournalEntry]) -> io::Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        failpoint("journal.before_append");
+        self.buffer.clear();
+        if self.torn {
+            self.buffer.push(b'\n');
+        }
+        for entry in entries {
+            write_entry(entry, &mut self.buffer);
+        }
+        let written = write_once(&self.file, &self.buffer)?;
+        self.length += written as u64;
+        self.torn = written < self.buffer.len();
+        if self.torn {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "the call journal took only a part"));
+        }
+        failpoint("journal.after_append");
+        if self.length > self.rotate_at {
+            self.rotate(unix_ms());
+        }
+        Ok(())
+    }
+
+    /// Shortens the file to what is still needed. What fails here was not asked for by the caller: the file stays
+    /// as it is, and grows a little more.
+    fn rotate(&mut self, now_ms: u64) {
+        match self.try_rotate(now_ms) {
+            Ok((file, length)) => {
+                (self.file, self.length) = (file, length);
+                self.rotate_at = ROTATE_AT_BYTES.max(2 * length);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the call journal could not be shortened");
+                self.rotate_at = self.length + ROTATE_AGAIN_BYTES;
+            }
+        }
+    }
+
+    fn try_rotate(&self, now_ms: u64) -> io::Result<(File, u64)> {
+        let dir = self.state.journal();
+        let mut found = Found::default();
+        // Through a descriptor of its own: the one that appends cannot read.
+        let file = open_own(dir, &self.name, OFlag::O_RDONLY).map_err(refusal_to_io)?;
+        found.read_file(file)?;
+        if found.damage != JournalDamage::default() {
+            tracing::warn!(damage = ?found.damage, "the call journal has parts that cannot be read");
+        }
+        replace(dir, &dir.join(&self.name), &found.fold.survivors(now_ms))
+    }
+}
+
+/// Writes a whole new file and puts it in place; only then may others be removed.
+fn replace(dir: &Dir, path: &Path, calls: &[JournalledCall]) -> io::Result<(File, u64)> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let mut text = Vec::new();
+    write_calls(calls, &mut text);
+    let mut temp = temp_for(dir, name, true)?;
+    temp.write_all(&text)?;
+    // Says to everyone who finds the file that its process lives.
+    temp.as_file().try_lock()?;
+    failpoint("journal.before_rename");
+    let file = temp.persist(path).map_err(|refused| refused.error)?;
+    Ok((file, text.len() as u64))
+}
+
+/// One call of write(2), so that a kill cannot fall between two halves of an append.
+fn write_once(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match file.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+/// What the journal files hold.
+#[derive(Default)]
+struct Found {
+    fold: Fold,
+    damage: JournalDamage,
+    /// Names of files whose process has ended and that were read to the end.
+    ended: Vec<String>,
+}
+
+impl Found {
+    fn read_all(&mut self, dir: &Dir) -> Result<(), StoreError> {
+        let mut files: Vec<(u64, String)> =
+            dir.names()?.into_iter().filter_map(|name| Some((generation_of(&name)?, name))).collect();
+        files.sort_unstable();
+        for (_, name) in files {
+            // Mode and links are not asked about: forgetting a call would run it twice, believing a planted one
+            // only leaves it unknown.
+            let outcome = match open_own(dir, &name, OFlag::O_RDONLY) {
+                Err(Refusal::Missing) => continue,
+                Err(refusal) => Err(refusal_to_io(refusal)),
+                Ok(file) => self.read_if_ended(file),
+            };
+            match outcome {
+                Ok(true) => self.ended.push(name),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(file = name, %error, "a call journal cannot be read and is left alone");
+                    self.damage.unusable_files += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the file; says whether its process has ended.
+    fn read_if_ended(&mut self, file: File) -> io::Result<bool> {
+        // Before reading: a process that ends after this is found ended the next time.
+        let ended = file.try_lock_shared().is_ok();
+        self.read_file(file)?;
+        Ok(ended)
+    }
+
+    fn read_file(&mut self, file: File) -> io::Result<()> {
+        let mut lines = BufReader::new(file);
+        let mut line = Vec::new();
+        while lines.read_until(b'\n', &mut line)? > 0 {
+            let ended = line.pop_if(|last| *last == b'\n').is_some();
+            let meaning = if ended { parse_line(&line) } else { Line::Broken };
+            match meaning {
+                Line::Entry(entry) => self.fold.add(entry),
+                Line::Version | Line::Unknown => {}
+                Line::OtherVersion => return Err(io::Error::other("written by another version")),
+                Line::Broken if !ended => self.damage.torn_tails += 1,
+                Line::Broken if line.is_empty() => {}
+                Line::Broken => self.damage.broken_lines += 1,
+            }
+            line.clear();
+        }
+        Ok(())
+    }
+
+    fn unlink_ended(&self, dir: &Dir, own: &str) {
+        for name in self.ended.iter().filter(|name| *name != own) {
+            if let Err(error) = unlinkat(dir.handle(), name.as_str(), UnlinkatFlags::NoRemoveDir) {
+                tracing::warn!(file = name, %error, "a former process's call journal could not be removed");
+            }
+        }
+    }
+}
+
+fn refusal_to_io(refusal: Refusal) -> io::Error {
+    match refusal {
+        Refusal::Missing => io::ErrorKind::NotFound.into(),
+        Refusal::Unsafe(rule) => io::Error::other(rule),
+        Refusal::Io(error) => error,
+    }
+}
+
+fn file_name(generation: Generation) -> String {
+    format!("calls-{}.log", generation.0)
+}
+
+fn generation_of(name: &str) -> Option<u64> {
+    name.strip_prefix("calls-")?.strip_suffix(".log")?.parse().ok()
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! The call journal's lines: [`JournalEntry`] to text and back, and what a run of lines amounts to.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Write;
+
+use evermux_core::names::{Handshake, LinkNonce, Seq, Trajectory, WireId};
+use evermux_core::record::{JournalEntry, JournalledCall};
+
+/// First line of every journal file.
+const VERSION_LINE: &str = "V 1";
+
+/// Hex digits of blake3 at the end of each line: against a line cut short and then added to, and against rot.
+const CHECK_DIGITS: usize = 8;
+
+/// A call is forgotten this long after it was sent: no client repeats a message after a day.
+pub(crate) const FORGET_AFTER_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Adds one line, ended.
+pub(crate) fn write_entry(entry: &JournalEntry, out: &mut Vec<u8>) {
+    let start = out.len();
+    // Writing to memory cannot fail.
+    let _ = match entry {
+        JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms } => {
+            let (handshake, wire) = (handshake.0, wire.0);
+            match seq {
+                Some(Seq(seq)) => write!(out, "S {link} {seq} {trajectory} {handshake} {wire} {at_ms}"),
+                None => write!(out, "S {link} - {trajectory} {handshake} {wire} {at_ms}"),
+            }
+        }
+        JournalEntry::Cursor { trajectory, wire, cursor } => write!(out, "C {trajectory} {} ", wire.0)
+            .and_then(|()| serde_json::to_writer(&mut *out, cursor).map_err(Into::into)),
+        JournalEntry::Settled { trajectory, wire } => write!(out, "D {trajectory} {}", wire.0),
+        JournalEntry::Acked { link, seq } => write!(out, "A {link} {}", seq.0),
+        JournalEntry::LinkEnded { link } => write!(out, "E {link}"),
+    };
+    seal_line(start, out);
+}
+
+/// Adds the version line, ended.
+pub(crate) fn write_version(out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(VERSION_LINE.as_bytes());
+    seal_line(start, out);
+}
+
+fn seal_line(start: usize, out: &mut Vec<u8>) {
+    let check = blake3::hash(out.get(start..).unwrap_or_default()).to_hex();
+    out.push(b' ');
+    out.extend_from_slice(&check.as_bytes()[..CHECK_DIGITS]);
+    out.push(b'\n');
+}
+
+/// What a line says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    Version,
+    /// The file is of a version that this one cannot read.
+    OtherVersion,
+    Entry(JournalEntry),
+    /// Whole, but of a kind that this version does not know.
+    Unknown,
+    Broken,
+}
+
+/// Reads one line without its line end.
+pub(crate) fn parse_line(line: &[u8]) -> Line {
+    let Some(body) = checked_body(line) else { return Line::Broken };
+    if body == VERSION_LINE {
+        return Line::Version;
+    }
+    let Some((kind, rest)) = body.split_once(' ') else { return Line::Unknown };
+    let entry = match kind {
+        "S" => parse_sent(rest),
+        "C" => parse_cursor(rest),
+        "D" => parse_pair(rest)
+            .map(|(trajectory, wire)| JournalEntry::Settled { trajectory, wire: WireId(wire) }),
+        "A" => parse_pair(rest).map(|(link, seq)| JournalEntry::Acked { link, seq: Seq(seq) }),
+        "V" => return Line::OtherVersion,
+        "E" => rest.parse().ok().map(|link| JournalEntry::LinkEnded { link }),
+        _ => return Line::Unknown,
+    };
+    entry.map_or(Line::Broken, Line::Entry)
+}
+
+fn checked_body(line: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(line).ok()?;
+    let (body, check) = text.rsplit_once(' ')?;
+    let expected = blake3::hash(body.as_bytes()).to_hex();
+    (check.len() == CHECK_DIGITS && expected.starts_with(check)).then_some(body)
+}
+
+fn parse_pair<T: std::str::FromStr>(rest: &str) -> Option<(T, u64)> {
+    let (name, number) = rest.split_once(' ')?;
+    Some((name.parse().ok()?, number.parse().ok()?))
+}
+
+fn parse_sent(rest: &str) -> Option<JournalEntry> {
+    let mut fields = rest.split(' ');
+    let link: LinkNonce = fields.next()?.parse().ok()?;
+    let seq = match fields.next()? {
+        "-" => None,
+        number => Some(Seq(number.parse().ok()?)),
+    };
+    let entry = JournalEntry::Sent {
+        link,
+        seq,
+        trajectory: fields.next()?.parse().ok()?,
+        handshake: Handshake(fields.next()?.parse().ok()?),
+        wire: WireId(fields.next()?.parse().ok()?),
+        at_ms: fields.next()?.parse().ok()?,
+    };
+    fields.next().is_none().then_some(entry)
+}
+
+fn parse_cursor(rest: &str) -> Option<JournalEntry> {
+    let mut fields = rest.splitn(3, ' ');
+    Some(JournalEntry::Cursor {
+        trajectory: fields.next()?.parse().ok()?,
+        wire: WireId(fields.next()?.parse().ok()?),
+        cursor: serde_json::from_str(fields.next()?).ok()?,
+    })
+}
+
+type CallKey = (Trajectory, Handshake, WireId);
+
+/// The calls that a run of lines leaves. Folding a shortened file and then more lines gives the same as folding
+/// all lines.
+#[derive(Debug, Default)]
+pub(crate) struct Fold {
+    calls: BTreeMap<CallKey, JournalledCall>,
+    /// A cursor or settlement names no handshake: it is about the newest.
+    newest: HashMap<(Trajectory, WireId), Handshake>,
+    by_link: HashMap<LinkNonce, BTreeSet<(Option<Seq>, CallKey)>>,
+}
+
+impl Fold {
+    pub(crate) fn add(&mut self, entry: JournalEntry) {
+        match entry {
+            JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms } => {
+                let settled = false;
+                let cursor = None;
+                self.sent(JournalledCall { link, seq, trajectory, handshake, wire, cursor, settled, at_ms });
+            }
+            JournalEntry::Cursor { trajectory, wire, cursor } => {
+                if let Some(call) = self.newest(trajectory, wire) {
+                    // The first one replays everything, so it is the one to keep.
+                    call.cursor.get_or_insert(cursor);
+                }
+            }
+            JournalEntry::Settled { trajectory, wire } => {
+                if let Some(call) = self.newest(trajectory, wire) {
+                    call.settled = true;
+                }
+            }
+            JournalEntry::Acked { link, seq } => self.acked(link, seq),
+            JournalEntry::LinkEnded { link } => {
+                for (_, key) in self.by_link.remove(&link).unwrap_or_default() {
+                    self.calls.remove(&key);
+                }
+            }
+        }
+    }
+
+    fn sent(&mut self, call: JournalledCall) {
+        let key = (call.trajectory, call.handshake, call.wire);
+        // Seen before: the copy that another process made of a file that is still there.
+        if self.calls.contains_key(&key) {
+            return;
+        }
+        let newest = self.newest.entry((call.trajectory, call.wire)).or_insert(call.handshake);
+        *newest = call.handshake.max(*newest);
+        self.by_link.entry(call.link).or_default().insert((call.seq, key));
+        self.calls.insert(key, call);
+    }
+
+    fn newest(&mut self, trajectory: Trajectory, wire: WireId) -> Option<&mut JournalledCall> {
+        let handshake = *self.newest.get(&(trajectory, wire))?;
+        self.calls.get_mut(&(trajectory, handshake, wire))
+    }
+
+    fn acked(&mut self, link: LinkNonce, first_kept: Seq) {
+        let Some(calls) = self.by_link.get_mut(&link) else { return };
+        // `None` sorts before every number and is acknowledged by none.
+        let first_kept = (Some(first_kept), (Trajectory(0), Handshake(0), WireId(0)));
+        let kept = calls.split_off(&first_kept);
+        let (done, unnumbered) =
+            std::mem::replace(calls, kept).into_iter().partition::<Vec<_>, _>(|(seq, _)| seq.is_some());
+        calls.extend(unnumbered);
+        for (_, key) in done {
+            self.calls.remove(&key);
+        }
+    }
+
+    /// What another process may still be asked about. A settled call without a number is not: only a number can
+    /// be repeated.
+    pub(crate) fn survivors(self, now_ms: u64) -> Vec<JournalledCall> {
+        let wanted = |call: &JournalledCall| {
+            now_ms.saturating_sub(call.at_ms) <= FORGET_AFTER_MS && (call.seq.is_some() || !call.settled)
+        };
+        self.calls.into_values().filter(wanted).collect()
+    }
+}
+
+/// The lines that say what `calls` say, with the version line.
+pub(crate) fn write_calls(calls: &[JournalledCall], out: &mut Vec<u8>) {
+    write_version(out);
+    for call in calls {
+        let JournalledCall { link, seq, trajectory, handshake, wire, cursor, settled, at_ms } = call.clone();
+        write_entry(&JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms }, out);
+        if let Some(cursor) = cursor {
+            write_entry(&JournalEntry::Cursor { trajectory, wire, cursor }, out);
+        }
+        if settled {
+            write_entry(&JournalEntry::Settled { trajectory, wire }, out);
+        }
+    }
+}
