@@ -1,13 +1,14 @@
 //! Walks the members of an object without building it.
 //!
-//! The structure between members is read here, so that every span is an exact offset in one pass; every value and
-//! every key goes through serde_json's `RawValue`, which checks JSON without converting anything. That skipper
+//! The structure between members is read here, so that every span is an exact offset in one pass; every value but
+//! a plain string goes through serde_json's `RawValue`, which checks JSON without converting anything. That skipper
 //! keeps its stack on the heap (one byte a level), so depth costs no call stack and needs no limit here.
 //! Rejected: derived structs. `RawValue` inside `untagged` picks the wrong variant silently, inside `flatten` it
 //! errors, and `Option<&RawValue>` turns an explicit `null` into absence.
 
 use std::{borrow::Cow, num::NonZeroU32, ops::Range};
 
+use memchr::memchr;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -136,6 +137,10 @@ impl<'a> Cursor<'a> {
         self.skip_space();
         let start = self.at;
         let rest = self.text.get(start..).unwrap_or_default();
+        if let Some(raw) = plain_string(rest) {
+            self.at += raw.len();
+            return Ok((self.span_from(start), raw));
+        }
         let mut deserializer = serde_json::Deserializer::from_str(rest);
         match <&RawValue>::deserialize(&mut deserializer) {
             Ok(raw) => {
@@ -191,6 +196,14 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The string that `text` begins with, if there is nothing in it to check. Most keys and values of an envelope are
+/// that, and setting serde_json up for each one was most of the time a small message took.
+fn plain_string(text: &str) -> Option<&str> {
+    let inner = text.as_bytes().strip_prefix(b"\"")?;
+    let end = inner.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+    if inner.get(end) == Some(&b'"') { text.get(..end + 2) } else { None }
+}
+
 /// A key that cannot be unescaped (a lone surrogate) is no name we know; it passes as it is.
 fn key_name(raw: &str) -> Cow<'_, str> {
     unescape(raw).unwrap_or(Cow::Borrowed(raw))
@@ -199,7 +212,7 @@ fn key_name(raw: &str) -> Cow<'_, str> {
 /// The text of a raw JSON string; `None` if it is no string or has no text (a lone surrogate).
 pub(crate) fn unescape(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
-    if inner.contains('\\') {
+    if memchr(b'\\', inner.as_bytes()).is_some() {
         serde_json::from_str(raw).ok().map(Cow::Owned)
     } else {
         Some(Cow::Borrowed(inner))

@@ -42,8 +42,8 @@ struct Slot {
 }
 
 impl Slot {
-    fn new(path: &'static str) -> Self {
-        Self { name: path.rsplit('.').next().unwrap_or(path), path, span: None, doubt: None }
+    const fn new(name: &'static str, path: &'static str) -> Self {
+        Self { name, path, span: None, doubt: None }
     }
 }
 
@@ -81,10 +81,24 @@ pub(crate) fn read(text: &str, cursor: &mut Cursor<'_>) -> Result<Envelope, Pars
         body: text.get(cursor.base()..).unwrap_or_default(),
         base: cursor.base(),
         open: cursor.at() - cursor.base(),
-        envelope: ["jsonrpc", "id", "method", "params", "result", "error"].map(Slot::new),
+        envelope: [
+            Slot::new("jsonrpc", "jsonrpc"),
+            Slot::new("id", "id"),
+            Slot::new("method", "method"),
+            Slot::new("params", "params"),
+            Slot::new("result", "result"),
+            Slot::new("error", "error"),
+        ],
         is_response: false,
-        params: ["params._meta", "params.progressToken", "params.requestId"].map(Slot::new),
-        meta: ["params._meta.progressToken", "params._meta.requestId"].map(Slot::new),
+        params: [
+            Slot::new("_meta", "params._meta"),
+            Slot::new("progressToken", "params.progressToken"),
+            Slot::new("requestId", "params.requestId"),
+        ],
+        meta: [
+            Slot::new("progressToken", "params._meta.progressToken"),
+            Slot::new("requestId", "params._meta.requestId"),
+        ],
     };
     let judged = match walk(cursor, &mut found) {
         Ok(()) => found.judge(),
