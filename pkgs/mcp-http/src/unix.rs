@@ -288,3 +288,54 @@ impl AsyncWrite for Counting {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn listening() -> (tempfile::TempDir, UnixListener, UnixSender) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        (directory, listener, UnixSender::new(path))
+    }
+
+    /// The server closes an idle connection and the request is handed to it before its task could see that: on this
+    /// runtime nothing else runs in between.
+    #[tokio::test]
+    async fn an_idle_connection_that_dies_unseen_is_replaced() {
+        let (_directory, listener, sender) = listening();
+        let connection = Connection::open(&sender.pool.path).await.unwrap();
+        let first = listener.accept().unwrap();
+        while !connection.requests.is_ready() {
+            tokio::task::yield_now().await;
+        }
+        sender.pool.put(connection);
+        drop(first);
+
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1000];
+            let length = stream.read(&mut request).unwrap();
+            stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+            length
+        });
+        let request = Request::post("http://localhost/").body(Bytes::from_static(b"{}")).unwrap();
+        assert_eq!(sender.send(request).await.unwrap().status(), 204);
+        assert!(server.join().unwrap() > 0);
+    }
+
+    /// A fresh connection is not replaced: the caller decides, and is told that nothing went out.
+    #[tokio::test]
+    async fn a_fresh_connection_that_dies_unseen_is_reported_as_never_sent() {
+        let (_directory, listener, sender) = listening();
+        let connection = Connection::open(&sender.pool.path).await.unwrap();
+        drop(listener.accept().unwrap());
+        let request = Request::post("/").body(Full::new(Bytes::from_static(b"{}"))).unwrap();
+        let error = connection.exchange(request, &sender.pool).await.unwrap_err();
+        assert_eq!((error.kind, error.written), (SendErrorKind::Closed, Written::Never), "{error:?}");
+    }
+}

@@ -41,6 +41,7 @@ on_both!(
     an_idle_close_never_doubles_a_request,
     what_is_not_http_is_a_protocol_error,
     dropping_a_stream_closes_it,
+    dropping_a_request_closes_it,
     waiting_for_an_event_can_be_dropped,
     connections_are_used_again,
 );
@@ -320,6 +321,17 @@ async fn dropping_a_stream_closes_it<S: Sender>(pair: Pair<S>) {
     assert_eq!(pair.peer.closed(), 0);
     drop(events);
     support::until("the peer sees the close", || pair.peer.closed() == 1).await;
+}
+
+/// How a caller gives up waiting for a head.
+async fn dropping_a_request_closes_it<S: Sender>(pair: Pair<S>) {
+    pair.peer.answer(|_| vec![Step::Hold]);
+    tokio::select! {
+        outcome = pair.client.send(post("{}")) => panic!("answered: {outcome:?}"),
+        () = support::until("the peer has the request", || pair.peer.seen().len() == 1) => {}
+    }
+    support::until("the peer sees the close", || pair.peer.closed() == 1).await;
+    assert_eq!(pair.peer.seen().len(), 1);
 }
 
 async fn waiting_for_an_event_can_be_dropped<S: Sender>(pair: Pair<S>) {
