@@ -320,6 +320,8 @@ fn tokens_belong_to_their_method() {
             (None, None, None),
         ),
         (r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":null}}"#, (None, None, None)),
+        (r#"{"jsonrpc":"2.0","method":"a","params":{"progressToken":1,"requestId":{}}}"#, (None, None, None)),
+        (r#"{"jsonrpc":"2.0","method":"a","params":{"_meta":{"progressToken":1}}}"#, (None, None, None)),
         (
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":null}}"#,
             (None, None, None),
