@@ -71,16 +71,22 @@ pub(crate) struct Call {
     pub(crate) cursor: Option<String>,
     /// Sendings so far that are known not to count.
     pub(crate) attempts: u32,
-    /// How often a lost session refused it.
+    /// How often a session refused it.
     pub(crate) refusals: u32,
+    /// How many different handshakes did.
+    pub(crate) losses: u32,
+    /// The last of them.
+    pub(crate) refused_in: Handshake,
     /// The client's cancel, until it was passed on.
     pub(crate) cancel: Option<Message>,
     /// The client does not want an answer any more.
     pub(crate) cancelled: bool,
     pub(crate) kept: Vec<Kept>,
     pub(crate) deadline: Option<TimerId>,
-    /// Retry, replay and cancel pauses; one at a time.
+    /// Retry and replay pauses; one at a time.
     pub(crate) pause: Option<TimerId>,
+    /// A cancel's own clock: it runs whatever the call waits for.
+    pub(crate) cancel_timer: Option<TimerId>,
 }
 
 impl Call {

@@ -14,6 +14,7 @@ use crate::output::{Note, Output, Verb};
 use crate::record::JournalEntry;
 use crate::seal::EventClaim;
 use crate::session::{Phase, SessionIx};
+use crate::symptom::Meaning;
 use crate::timers::Timer;
 
 /// A cancel goes out after a sign that the call reached the server, or after this (design §2).
@@ -22,8 +23,8 @@ const CANCEL_GRACE: Duration = Duration::from_millis(100);
 const CANCEL_END: Duration = Duration::from_secs(30);
 /// A call that provably did not count is sent at most this often again.
 const MOST_ATTEMPTS: u32 = 3;
-/// Lost sessions a call may meet: a doubted one, the lost one, and no more.
-const MOST_REFUSALS: u32 = 2;
+/// Refusals a call may meet: two doubted, one lost.
+const MOST_REFUSALS: u32 = 3;
 
 impl Hub {
     /// Sends a call, or has it wait for its session.
@@ -32,14 +33,21 @@ impl Hub {
         state.stage = Stage::Waiting;
         state.pause = None;
         let (ix, greeting) = (state.session, state.greeting);
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if self.draining {
+            self.fail(call, &draining());
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&ix) else {
+            self.fail(call, &purged());
+            return;
+        };
         if greeting && session.can_greet() {
             self.greet(call);
             return;
         }
         match &session.phase {
             Phase::Backoff { failure, .. } => {
-                let failure = failure.clone();
+                let failure = failure.unsent();
                 self.fail(call, &failure);
             }
             Phase::Lost => self.fail(call, &session_lost()),
@@ -103,12 +111,14 @@ impl Hub {
 
     /// The call ends with an error of our own.
     pub(crate) fn fail(&mut self, call: CallId, failure: &Failure) {
-        let Some(state) = self.calls.get(&call) else { return };
-        let Some(name) = self.sessions.get(&state.session).map(|session| session.key.upstream.clone()) else {
-            return;
-        };
-        let data = Segments::from(failure.to_error(Some(&state.client_id), &name));
-        let (stream, greeting) = (state.stream, state.greeting);
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        let (stream, greeting, exchange) = (state.stream, state.greeting, state.exchange.take());
+        let Some(link) = self.links.get(&state.link) else { return };
+        let data = Segments::from(failure.to_error(Some(&state.client_id), &link.claim.upstream));
+        // Nobody would read what still comes.
+        if let Some(exchange) = exchange {
+            self.abort(exchange);
+        }
         if let (Some(stream), true) = (stream, greeting) {
             self.order(Output::Accept { stream, link: None });
         }
@@ -123,6 +133,9 @@ impl Hub {
         } else {
             Fate::Done
         };
+        if let Some(exchange) = state.exchange {
+            self.linger(exchange);
+        }
         if let Some(stream) = state.stream {
             self.streams.remove(&stream);
             self.order(Output::Event { stream, id, data });
@@ -139,15 +152,22 @@ impl Hub {
         }
         if let Some(stream) = state.stream {
             self.streams.remove(&stream);
-            self.order(Output::End(stream));
+            self.hang_up(stream, state.greeting);
         }
         self.set_fate(state.link, state.seq, Fate::Done);
     }
 
-    fn set_fate(&mut self, link: LinkNonce, seq: Option<crate::names::Seq>, fate: Fate) {
-        let (Some(seq), Some(state)) = (seq, self.links.get_mut(&link)) else { return };
-        if seq >= state.acked {
-            state.numbered.insert(seq, fate);
+    /// Ends a response without an answer; a greeting's has no head yet.
+    pub(crate) fn hang_up(&mut self, stream: crate::input::StreamId, greeting: bool) {
+        if greeting {
+            self.order(Output::Accept { stream, link: None });
+        }
+        self.order(Output::End(stream));
+    }
+
+    pub(crate) fn set_fate(&mut self, link: LinkNonce, seq: Option<crate::names::Seq>, fate: Fate) {
+        if let (Some(seq), Some(state)) = (seq, self.links.get_mut(&link)) {
+            state.decide(seq, fate);
         }
     }
 
@@ -156,6 +176,7 @@ impl Hub {
         let state = self.calls.remove(&call)?;
         self.timers.cancel(state.deadline);
         self.timers.cancel(state.pause);
+        self.timers.cancel(state.cancel_timer);
         if let Some(session) = self.sessions.get_mut(&state.session) {
             session.waiting.retain(|other| *other != call);
             if let Some(wire) = state.wire {
@@ -165,12 +186,12 @@ impl Hub {
             }
         }
         if let Some(link) = self.links.get_mut(&state.link) {
-            link.pending.remove(&state.client_id);
+            if link.pending.get(&state.client_id) == Some(&call) {
+                link.pending.remove(&state.client_id);
+            }
             link.heard = self.now.mono;
         }
-        if let Some(exchange) = state.exchange.and_then(|exchange| self.exchanges.get_mut(&exchange)) {
-            exchange.answered = true;
-        }
+        self.arm_sweep();
         Some(state)
     }
 
@@ -244,13 +265,25 @@ impl Hub {
         }
     }
 
+    /// Counts a refusal for which the session is to blame.
+    pub(crate) fn note_refusal(&mut self, call: CallId, meaning: Meaning) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        if matches!(meaning, Meaning::Gone(_) | Meaning::Denied(_)) {
+            state.refusals += 1;
+            state.losses += u32::from(state.refused_in != state.handshake);
+            state.refused_in = state.handshake;
+        }
+    }
+
     /// A lost or doubted session refused it at the head, so it was not processed: it waits for the next one.
     pub(crate) fn on_refused_by_session(&mut self, call: CallId, denied: bool) {
-        let Some(state) = self.calls.get_mut(&call) else { return };
-        state.refusals += 1;
+        let Some(state) = self.calls.get(&call) else { return };
+        let session = self.sessions.get(&state.session);
+        let doubted = session.is_some_and(|s| s.phase == Phase::Probing && s.handshake == state.handshake);
+        let moved = state.losses > 1 && !doubted;
         if state.cancelled {
             self.settle_silently(call);
-        } else if state.refusals > MOST_REFUSALS || state.message.is_none() {
+        } else if moved || state.refusals > MOST_REFUSALS || state.message.is_none() {
             let failure = if denied { needs_auth() } else { session_lost() };
             self.fail(call, &failure);
         } else {
@@ -282,7 +315,7 @@ impl Hub {
 
     pub(crate) fn on_call_deadline(&mut self, call: CallId) {
         let Some(state) = self.calls.get(&call) else { return };
-        let (sent, exchange) = (state.was_sent(), state.exchange);
+        let sent = state.was_sent();
         let failure = if state.greeting {
             let text = "the upstream did not answer the handshake in time; it goes on, try again";
             Failure::new(Kind::UpstreamUnreachable, text)
@@ -295,9 +328,6 @@ impl Hub {
             self.cancel_upstream(call, None);
         }
         self.fail(call, &failure);
-        if let Some(exchange) = exchange {
-            self.abort(exchange);
-        }
     }
 
     /// `notifications/cancelled` from a client: only its own calls, and never `initialize` (lifecycle).
@@ -316,7 +346,7 @@ impl Hub {
             Stage::Waiting | Stage::Pausing => self.settle_silently(call),
             Stage::Sent { head: false } => {
                 let timer = self.timers.arm(self.now.mono, CANCEL_GRACE, Timer::CancelGrace(call));
-                state.pause = Some(timer);
+                state.cancel_timer = Some(timer);
             }
             Stage::Sent { head: true } | Stage::Replaying { .. } => self.pass_cancel_on(call),
         }
@@ -326,17 +356,19 @@ impl Hub {
     pub(crate) fn pass_cancel_on(&mut self, call: CallId) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let Some(message) = state.cancel.take() else { return };
-        self.timers.cancel(state.pause);
+        self.timers.cancel(state.cancel_timer);
         let timer = self.timers.arm(self.now.mono, CANCEL_END, Timer::CancelEnd(call));
-        state.pause = Some(timer);
+        state.cancel_timer = Some(timer);
         self.cancel_upstream(call, Some(&message));
     }
 
     fn cancel_upstream(&mut self, call: CallId, message: Option<&Message>) {
-        let Some((wire, ix)) = self.calls.get(&call).and_then(|state| Some((state.wire?, state.session)))
-        else {
+        let known =
+            self.calls.get(&call).and_then(|state| Some((state.wire?, state.session, state.handshake)));
+        let Some((wire, ix, handshake)) = known else { return };
+        if !self.sessions.get(&ix).is_some_and(|session| session.holds(handshake)) {
             return;
-        };
+        }
         let id = Id::number(wire.0);
         let body = match message {
             Some(message) => message.splice().cancelled_request_id(&id).finish().into_bytes(),
@@ -390,6 +422,14 @@ pub(crate) fn error_under(id: &Id, message: &Message) -> Segments {
 pub(crate) fn session_lost() -> Failure {
     let text = "the upstream no longer knows this session, and this call may not be moved to a new one";
     Failure::new(Kind::SessionLost, text)
+}
+
+pub(crate) fn draining() -> Failure {
+    Failure::new(Kind::Draining, "evermux is stopping; send this again")
+}
+
+pub(crate) fn purged() -> Failure {
+    Failure::new(Kind::SessionLost, "the session was purged before this call was sent")
 }
 
 pub(crate) fn needs_auth() -> Failure {

@@ -1,12 +1,13 @@
 //! What is configured and what former processes left: the facts a session is found or made from.
 
-use crate::hub::{Hub, Pending, Upstream};
-use crate::input::{Policy, Ticket};
+use crate::failure::Kind;
+use crate::hub::{Hub, Upstream};
+use crate::input::Policy;
 use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
 use crate::output::{Note, Output};
-use crate::record::{Fingerprint, JournalledCall, Record, Sync};
+use crate::record::{Fingerprint, JournalledCall, Record};
 use crate::resume::{Resume, Source, changed_class, resume};
-use crate::session::{PoolKey, Session, SessionIx};
+use crate::session::{Phase, PoolKey, Rest, Session, SessionIx};
 
 impl Hub {
     /// Upstreams that left the config keep their sessions until they are purged, but take no new links.
@@ -21,10 +22,13 @@ impl Hub {
             self.upstreams.remove(&name);
         }
         for policy in policies {
+            let name = policy.name.clone();
             match self.upstreams.get_mut(&policy.name) {
-                Some(upstream) => upstream.policy = policy,
+                Some(upstream) => {
+                    upstream.policy = policy;
+                    self.unlock_lost(&name);
+                }
                 None => {
-                    let name = policy.name.clone();
                     let upstream = Upstream {
                         policy,
                         identities: std::collections::BTreeMap::new(),
@@ -45,6 +49,18 @@ impl Hub {
         if default || upstream.default.is_none() {
             upstream.default = Some(fingerprint.identity);
         }
+        self.end_auth_pauses(name, fingerprint.identity);
+        self.close_superseded(name);
+    }
+
+    /// Listeners hear of the session their calls go to, not of one that it took the place of.
+    fn close_superseded(&mut self, name: &UpstreamName) {
+        let mine = self.sessions.iter().filter(|(_, session)| session.key.upstream == *name);
+        let old: Vec<SessionIx> =
+            mine.filter(|(_, session)| !self.is_current(session)).map(|(ix, _)| *ix).collect();
+        for ix in old {
+            self.close_standalone(ix);
+        }
     }
 
     /// A missing value supersedes nothing: identities known before stay (D5).
@@ -61,13 +77,48 @@ impl Hub {
         }
         for call in journal {
             match call.seq {
-                Some(seq) => {
-                    self.journal.insert((call.link, seq), call);
-                }
-                None => self.unclaimed.push(call),
+                Some(seq) => self.remember(seq, call),
+                None if !call.settled => self.unclaimed.push(call),
+                None => {}
             }
         }
         self.arm_sweep();
+    }
+
+    /// A number that was sent twice was refused the first time: the later sending counts.
+    fn remember(&mut self, seq: Seq, call: JournalledCall) {
+        let rank = |call: &JournalledCall| (!call.settled, call.at_ms, call.handshake, call.wire);
+        let present = self.journal.get(&(call.link, seq));
+        if present.is_none_or(|present| rank(present) < rank(&call)) {
+            self.journal.insert((call.link, seq), call);
+        }
+    }
+
+    /// The config allows again what it forbade when the session was lost.
+    fn unlock_lost(&mut self, name: &UpstreamName) {
+        if self.upstreams.get(name).is_some_and(|upstream| upstream.policy.never_reinitialize) {
+            return;
+        }
+        for session in self.sessions.values_mut().filter(|session| session.key.upstream == *name) {
+            if session.phase == Phase::Lost {
+                session.phase = Phase::Resting(Rest::Fresh);
+            }
+        }
+    }
+
+    /// New credentials are tried at the next call, not after the pause that the old ones earned.
+    fn end_auth_pauses(&mut self, name: &UpstreamName, identity: Digest) {
+        let mine = |session: &&mut Session| {
+            session.key.upstream == *name && session.key.fingerprint.identity == identity
+        };
+        for session in self.sessions.values_mut().filter(mine) {
+            if let Phase::Backoff { then, failure } = &session.phase
+                && failure.kind == Kind::NeedsAuth
+            {
+                session.phase = Phase::Resting(*then);
+                self.timers.cancel(session.backoff.take());
+            }
+        }
     }
 
     fn load(&mut self, record: Record) {
@@ -149,25 +200,6 @@ impl Hub {
             reason: session.reason.clone(),
         };
         self.order(Output::Note(note));
-    }
-
-    /// Writes the session's record as it stands.
-    pub(crate) fn write_record(&mut self, ix: SessionIx, sync: Sync, pending: Pending) -> Option<Ticket> {
-        let generation = self.generation;
-        let now = self.now;
-        let session = self.sessions.get_mut(&ix)?;
-        let (continuation, parent) = (session.continuation, session.parent);
-        session.times_written = Some(now.mono);
-        let record = session.record.as_mut()?;
-        record.generation = generation;
-        record.continuation = continuation;
-        record.parent = parent;
-        record.used_ms = now.wall_ms;
-        let record = Box::new(record.clone());
-        let ticket = Ticket(self.count());
-        self.tickets.insert(ticket, pending);
-        self.order(Output::WriteRecord { ticket, record, sync });
-        Some(ticket)
     }
 
     /// The link has every answer below `ack`: those numbers will not come again.

@@ -25,6 +25,8 @@ impl Hub {
         let now = self.now.mono;
         let first =
             self.links.values().filter(|link| link.is_quiet()).map(|link| self.forgotten_at(link)).min();
+        let journal = !self.journal.is_empty() || !self.unclaimed.is_empty();
+        let first = if journal { Some(first.unwrap_or(now + IDLE).min(now + IDLE)) } else { first };
         if let Some(at) = first {
             self.sweep = Some(self.timers.arm(now, at.saturating_sub(now), Timer::Sweep));
         }
@@ -44,6 +46,11 @@ impl Hub {
         for link in forgotten {
             self.links.remove(&link);
         }
+        // What no client came back for within a day, none will.
+        let (wall, oldest) = (self.now.wall_ms, u64::try_from(NUMBERED.as_millis()).unwrap_or(u64::MAX));
+        let young = |call: &crate::record::JournalledCall| wall.saturating_sub(call.at_ms) <= oldest;
+        self.journal.retain(|_, call| young(call));
+        self.unclaimed.retain(young);
         self.arm_sweep();
     }
 
@@ -73,14 +80,20 @@ impl Hub {
     }
 
     fn purge(&mut self, ix: SessionIx) {
-        let failure =
-            Failure::new(Kind::OutcomeUnknown, "the session was purged while this call was in flight");
-        let Some(session) = self.sessions.get(&ix) else { return };
-        let calls: Vec<_> = session.in_flight.values().chain(&session.waiting).copied().collect();
-        for call in calls {
-            self.fail(call, &failure);
+        let purged = crate::calls::purged();
+        let sent = Failure::new(Kind::OutcomeUnknown, "the session was purged while this call was in flight");
+        // Also those that pause between two sendings, which no table of the session holds.
+        let calls: Vec<_> =
+            self.calls.iter().filter(|(_, c)| c.session == ix).map(|(id, c)| (*id, c.was_sent())).collect();
+        for (call, was_sent) in calls {
+            self.fail(call, if was_sent { &sent } else { &purged });
         }
         self.close_standalone(ix);
+        let open: Vec<_> =
+            self.exchanges.iter().filter(|(_, e)| e.session == ix).map(|(id, _)| *id).collect();
+        for exchange in open {
+            self.abort(exchange);
+        }
         let has_id = self
             .sessions
             .get(&ix)
@@ -89,8 +102,12 @@ impl Hub {
             self.start(ix, Purpose::Delete, Verb::Delete, None);
         }
         let Some(session) = self.sessions.remove(&ix) else { return };
-        self.timers.cancel(session.keepalive);
-        self.pool.remove(&session.key);
+        for timer in [session.keepalive, session.backoff, session.reserve_again] {
+            self.timers.cancel(timer);
+        }
+        if self.pool.get(&session.key) == Some(&ix) {
+            self.pool.remove(&session.key);
+        }
         let (upstream, trajectory) = (session.key.upstream, session.trajectory);
         self.order(Output::DeleteRecord { upstream, trajectory });
     }
@@ -101,7 +118,7 @@ impl Hub {
             return;
         }
         self.draining = true;
-        let failure = Failure::new(Kind::Draining, "evermux is stopping; send this again");
+        let failure = crate::calls::draining();
         let unsent: Vec<_> =
             self.calls.iter().filter(|(_, call)| !call.was_sent()).map(|(id, _)| *id).collect();
         for call in unsent {
@@ -145,7 +162,7 @@ impl Hub {
             reason: session.reason.clone(),
             unresolved_operations: self.journal.values().chain(&self.unclaimed).filter(mine).count(),
             protocol_version: session.record.as_ref().map(|record| record.protocol_version.clone()),
-            links: self.links.values().filter(|link| uses(link, session)).count(),
+            links: self.links.values().filter(|link| self.is_current(session) && uses(link, session)).count(),
             in_flight: session.in_flight.len() + session.waiting.len(),
             initializes: session.initializes,
             since_ms: session.since_ms,

@@ -17,6 +17,8 @@ use crate::timers::Timer;
 
 /// How long a client waits for `initialize` before it is told that the upstream does not answer (contract).
 const GREETING_WAIT: std::time::Duration = std::time::Duration::from_secs(8);
+/// Ended links that are remembered: a client that ends one does not come back with it for long.
+const MOST_ENDED: usize = 4096;
 /// Longest life of a list, read or ping (contract).
 const READ_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -27,10 +29,10 @@ impl Hub {
         upstream: &UpstreamName,
         from: Sender,
         message: Message,
-        delivery: Delivery,
+        delivery: &Delivery,
     ) {
         let is_greeting = message.method() == Some(method::INITIALIZE);
-        let Some(link) = self.link_of(stream, upstream, from, is_greeting, &message, &delivery) else {
+        let Some(link) = self.link_of(stream, upstream, from, is_greeting, &message, delivery) else {
             return;
         };
         if let (Some(ack), Some(state)) = (delivery.ack, self.links.get_mut(&link)) {
@@ -40,8 +42,8 @@ impl Hub {
             self.forget_journalled(link, ack);
         }
         match message.kind() {
-            Kind::Request => self.on_request(stream, link, message, &delivery),
-            Kind::Notification => self.on_notification(stream, link, &message, &delivery),
+            Kind::Request => self.on_request(stream, link, message, delivery),
+            Kind::Notification => self.on_notification(stream, link, &message, delivery),
             // No ask is outstanding: pooled sessions declare no capability that would bring one.
             Kind::Response | Kind::ErrorResponse => self.order(Output::Accepted(stream)),
         }
@@ -63,7 +65,9 @@ impl Hub {
             return None;
         }
         match from {
-            Sender::Link(claim) if claim.upstream == *upstream => Some(self.revive(claim)),
+            Sender::Link(claim) if claim.upstream == *upstream && !self.ended.contains(&claim.nonce) => {
+                Some(self.revive(claim))
+            }
             Sender::Unknown if is_greeting => self.greet_new(stream, upstream, message, delivery),
             Sender::Unknown => {
                 let text = "a message before initialize: the Mcp-Session-Id header is missing";
@@ -172,11 +176,7 @@ impl Hub {
         if !greeting {
             self.order(Output::Accept { stream, link: None });
         }
-        let refusal = if self.draining {
-            Some(Failure::new(failure::Kind::Draining, "evermux is stopping; send this again"))
-        } else {
-            None
-        };
+        let refusal = if self.draining { Some(crate::calls::draining()) } else { None };
         let Some(session) = self.session_for(&claim.upstream, claim.identity).filter(|_| refusal.is_none())
         else {
             let why = refusal.unwrap_or_else(|| self.no_credentials(&claim));
@@ -191,7 +191,7 @@ impl Hub {
         if let Some(state) = self.links.get_mut(&link) {
             state.pending.insert(id, call);
             if let Some(seq) = delivery.seq {
-                state.numbered.insert(seq, Fate::Live(call));
+                state.decide(seq, Fate::Live(call));
             }
         }
         if let Some(life) = deadline {
@@ -248,7 +248,8 @@ impl Hub {
         delivery: &Delivery,
     ) -> bool {
         let Some(state) = self.links.get(&link) else { return false };
-        let settled_long_ago = seq < state.acked;
+        let settled_long_ago = state.is_past(seq);
+        let repeatable = message.method().is_some_and(method::is_repeatable);
         match state.numbered.get(&seq).cloned() {
             Some(Fate::Live(call)) => {
                 self.attach(call, stream);
@@ -260,10 +261,11 @@ impl Hub {
                 self.order(Output::End(stream));
                 true
             }
+            Some(Fate::Done) if repeatable => false,
             Some(Fate::Done) => self.answer_unknown(stream, link, message),
             None if settled_long_ago => self.answer_unknown(stream, link, message),
             // A read that a former process sent is simply sent again (D16).
-            None if message.method().is_some_and(method::is_repeatable) => false,
+            None if repeatable => false,
             None if self.journalled(link, seq).is_some() => {
                 self.revive_call(stream, link, seq, message, delivery);
                 true
@@ -289,7 +291,7 @@ impl Hub {
         self.streams.insert(stream, StreamUse::Call(call));
         if let Some(old) = old {
             self.streams.remove(&old);
-            self.order(Output::End(old));
+            self.hang_up(old, greeting);
         }
         if !greeting {
             self.order(Output::Accept { stream, link: None });
@@ -303,9 +305,10 @@ impl Hub {
         self.order(Output::Accepted(stream));
         if let (Some(seq), Some(state)) = (delivery.seq, self.links.get_mut(&link)) {
             // A repeated number is a notification that was taken before.
-            if seq < state.acked || state.numbered.insert(seq, Fate::Done).is_some() {
+            if state.is_past(seq) || state.numbered.contains_key(&seq) {
                 return;
             }
+            state.decide(seq, Fate::Done);
         }
         match message.method() {
             Some(method::NOTIFICATIONS_CANCELLED) => self.on_cancelled(link, message),
@@ -331,9 +334,9 @@ impl Hub {
             self.refuse_unknown_upstream(stream, upstream, None);
             return;
         }
-        let Sender::Link(claim) = from else {
-            self.refuse_foreign_link(stream, upstream, None);
-            return;
+        let claim = match from {
+            Sender::Link(claim) if claim.upstream == *upstream && !self.ended.contains(&claim.nonce) => claim,
+            _ => return self.refuse_foreign_link(stream, upstream, None),
         };
         let identity = claim.identity;
         let link = self.revive(claim);
@@ -354,6 +357,7 @@ impl Hub {
             self.order(Output::End(old));
         }
         if let Some(session) = self.session_for(upstream, identity) {
+            self.wake_for_stream(session);
             self.open_standalone(session);
             self.arm_keepalive(session);
         }
@@ -362,6 +366,10 @@ impl Hub {
     pub(crate) fn on_link_ended(&mut self, stream: StreamId, from: &Sender) {
         if let Sender::Link(claim) = from {
             self.forget_link(claim.nonce);
+            if self.ended.len() >= MOST_ENDED {
+                self.ended.pop_front();
+            }
+            self.ended.push_back(claim.nonce);
             self.order(Output::Journal(JournalEntry::LinkEnded { link: claim.nonce }));
         }
         self.order(Output::Accepted(stream));
@@ -420,11 +428,14 @@ fn new_call(
         cursor: None,
         attempts: 0,
         refusals: 0,
+        losses: 0,
+        refused_in: Handshake(0),
         cancel: None,
         cancelled: false,
         kept: Vec::new(),
         deadline: None,
         pause: None,
+        cancel_timer: None,
         message: Some(message),
     }
 }

@@ -118,6 +118,11 @@ impl Failure {
         self
     }
 
+    /// The same for a call that never left, whatever happened to the one that found out.
+    pub(crate) fn unsent(&self) -> Self {
+        Self { outcome: self.kind.outcome(), ..self.clone() }
+    }
+
     /// The JSON-RPC error response with the client's own id.
     pub fn to_error(&self, id: Option<&Id>, upstream: &UpstreamName) -> Bytes {
         let facts =

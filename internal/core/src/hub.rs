@@ -1,6 +1,6 @@
 //! The composition of the core: routes each fact to the machine it concerns, and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::call::{Call, CallId};
 use crate::input::{ExchangeId, Input, Mono, Now, Policy, StreamId, Ticket};
@@ -60,8 +60,8 @@ pub(crate) struct Exchange {
 /// What a persisted order was for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// The record of a fresh session.
-    Creation(SessionIx),
+    /// The record of a fresh session, with its ids up to here.
+    Creation(SessionIx, u64),
     /// Ids up to here.
     Reservation(SessionIx, u64),
     /// Anything that nobody waits for.
@@ -90,6 +90,8 @@ pub struct Hub {
     pub(crate) journal: BTreeMap<(LinkNonce, Seq), JournalledCall>,
     /// Calls of former processes that no number can claim.
     pub(crate) unclaimed: Vec<JournalledCall>,
+    /// Links that their clients ended, oldest first: their ids open, but are not served any more.
+    pub(crate) ended: VecDeque<LinkNonce>,
     pub(crate) tickets: BTreeMap<Ticket, Pending>,
     pub(crate) degraded: bool,
     pub(crate) draining: bool,
@@ -116,6 +118,7 @@ impl Hub {
             streams: BTreeMap::new(),
             journal: BTreeMap::new(),
             unclaimed: Vec::new(),
+            ended: VecDeque::new(),
             tickets: BTreeMap::new(),
             degraded: false,
             draining: false,
@@ -140,7 +143,7 @@ impl Hub {
             Input::Misconfigured { upstream, why } => self.on_misconfigured(&upstream, why),
             Input::Loaded { records, journal } => self.on_loaded(records, journal),
             Input::Posted { stream, upstream, from, message, delivery } => {
-                self.on_posted(stream, &upstream, from, message, delivery);
+                self.on_posted(stream, &upstream, from, message, &delivery);
             }
             Input::Listening { stream, upstream, from, after } => {
                 self.on_listening(stream, &upstream, from, after);
@@ -155,6 +158,28 @@ impl Hub {
         }
         self.note_drained();
         out.append(&mut self.out);
+    }
+
+    /// How much each table holds, for tests: what has ended must leave all of them.
+    #[doc(hidden)]
+    pub fn sizes(&self) -> BTreeMap<&'static str, usize> {
+        let links = self.links.values();
+        let sessions = self.sessions.values();
+        BTreeMap::from([
+            ("links", self.links.len()),
+            ("numbered", links.clone().map(|link| link.numbered.len()).sum()),
+            ("pending", links.map(|link| link.pending.len()).sum()),
+            ("calls", self.calls.len()),
+            ("sessions", self.sessions.len()),
+            ("pool", self.pool.len()),
+            ("waiting", sessions.clone().map(|session| session.waiting.len()).sum()),
+            ("in_flight", sessions.map(|session| session.in_flight.len()).sum()),
+            ("exchanges", self.exchanges.len()),
+            ("streams", self.streams.len()),
+            ("journal", self.journal.len() + self.unclaimed.len()),
+            ("tickets", self.tickets.len()),
+            ("timers", self.timers.len()),
+        ])
     }
 
     /// When [`Input::Tick`] is due next.

@@ -14,6 +14,7 @@ pub mod failure;
 mod hub;
 mod ids;
 pub mod input;
+mod keeping;
 mod life;
 mod link;
 mod mint;

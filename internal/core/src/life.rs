@@ -9,8 +9,8 @@ use crate::call::CallId;
 use crate::calls::{needs_auth, session_lost};
 use crate::failure::{Failure, Kind as Failed};
 use crate::hub::{Hub, Pending, Purpose};
-use crate::ids::{BLOCK, Ids};
-use crate::input::{ExchangeId, Refusal, Ticket};
+use crate::ids::Ids;
+use crate::input::{ExchangeId, Refusal};
 use crate::names::{Handshake, LinkNonce, SessionId};
 use crate::output::{Note, Output, Verb};
 use crate::record::{HandshakeState, Learned, Record, Sync};
@@ -24,10 +24,11 @@ const CLIENT_INFO: &str = concat!(r#"{"name":"evermux","version":""#, env!("CARG
 const CAPABILITIES: &str = "{}";
 /// A 404 this soon after a success may come from a replica that has not heard of the session (B09).
 const STRAY: Duration = Duration::from_secs(5);
-/// A failed reservation is tried again after this.
-const RESERVE_AGAIN: Duration = Duration::from_secs(1);
-/// Times in the record are refreshed at most this often.
-const TIMES: Duration = Duration::from_secs(60);
+/// Handshakes in a row that may be lost unused before the next one waits.
+const MOST_FRUITLESS: u32 = 2;
+/// What a server's `Retry-After` may ask for.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// The part of an InitializeResult that decisions need; the rest stays as the server wrote it.
 #[derive(serde::Deserialize)]
@@ -55,56 +56,9 @@ impl Hub {
         }
     }
 
-    /// Reserves the next block of ids: on disk before the first of them is used (D9).
-    pub(crate) fn reserve(&mut self, ix: SessionIx) {
-        let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.reserving.is_none()) else {
-            return;
-        };
-        let until = session.ids.end() + BLOCK;
-        let Some(record) = session.record.as_mut() else { return };
-        record.ids_reserved_until = until;
-        let ticket = self.write_record(ix, Sync::Durable, Pending::Reservation(ix, until));
-        if let Some(session) = self.sessions.get_mut(&ix) {
-            session.reserving = ticket;
-        }
-    }
-
-    pub(crate) fn on_persisted(&mut self, ticket: Ticket, ok: bool) {
-        let Some(pending) = self.tickets.remove(&ticket) else { return };
-        self.degraded = !ok;
-        match pending {
-            Pending::Creation(ix) => self.on_recorded(ix, ok),
-            Pending::Reservation(ix, until) => self.on_reserved(ix, until, ok),
-            Pending::Update => {}
-        }
-    }
-
-    fn on_reserved(&mut self, ix: SessionIx, until: u64, ok: bool) {
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
-        session.reserving = None;
-        if !ok {
-            let empty = session.ids.is_empty();
-            if session.phase == Phase::Waking {
-                session.phase = Phase::Resting(Rest::Dormant);
-            }
-            self.timers.arm(self.now.mono, RESERVE_AGAIN, Timer::Reserve(ix));
-            if empty {
-                self.fail_waiting(ix, &disk_refuses());
-            }
-            return;
-        }
-        session.ids.granted(until);
-        match session.phase {
-            Phase::Waking => self.first_contact(ix),
-            Phase::Resting(Rest::Ready) => self.release(ix),
-            Phase::Resting(Rest::Fresh) if !session.waiting.is_empty() => self.begin_initialize(ix),
-            _ => {}
-        }
-    }
-
     /// First contact with a stored session: finish its handshake, or `ping` — never `initialize`, which two SDKs
     /// silently take as a second handshake (design §6).
-    fn first_contact(&mut self, ix: SessionIx) {
+    pub(crate) fn first_contact(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get(&ix) else { return };
         let answered = session.record.as_ref().map(|record| record.handshake_state);
         if answered == Some(HandshakeState::Answered) {
@@ -123,11 +77,31 @@ impl Hub {
         };
         session.phase = Phase::Probing;
         let body = mcp_wire::request(&Id::number(wire.0), method::PING, None);
-        self.start(ix, Purpose::Probe(wire), Verb::Post(body), None);
+        self.take_step(ix, Purpose::Probe(wire), body);
+    }
+
+    /// Starts the one exchange that the session's phase waits for.
+    fn take_step(&mut self, ix: SessionIx, purpose: Purpose, body: bytes::Bytes) {
+        self.drop_step(ix);
+        let step = self.start(ix, purpose, Verb::Post(body), None);
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.step = step;
+        }
+    }
+
+    /// What the phase waited for is overtaken by events: its facts must not move a later phase on.
+    pub(crate) fn drop_step(&mut self, ix: SessionIx) {
+        let step = self.sessions.get_mut(&ix).and_then(|session| session.step.take());
+        if let Some(exchange) = step {
+            self.abort(exchange);
+        }
     }
 
     /// The one `initialize` of a loss or a first use, for any number of waiters (D18).
-    fn begin_initialize(&mut self, ix: SessionIx) {
+    pub(crate) fn begin_initialize(&mut self, ix: SessionIx) {
+        if self.draining {
+            return;
+        }
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         if session.handshake.0 == 0 {
             // No session exists whose ids could be met again: failed handshakes must not use the block up.
@@ -144,7 +118,7 @@ impl Hub {
             version::LATEST_SESSION
         );
         let body = mcp_wire::request(&Id::number(wire.0), method::INITIALIZE, Some(params.as_bytes()));
-        self.start(ix, Purpose::Initialize(wire), Verb::Post(body), None);
+        self.take_step(ix, Purpose::Initialize(wire), body);
     }
 
     pub(crate) fn on_initialize_result(&mut self, exchange: ExchangeId, message: &Message) {
@@ -184,7 +158,11 @@ impl Hub {
         }
         session.status = if again { Status::Reinitialized } else { Status::New };
         session.standalone = crate::session::Standalone::Closed;
+        session.cure = session.denied;
+        (session.doubted, session.proven, session.denied) = (false, false, false);
         let old = session.record.take();
+        // A reservation under way is in the old record already, and may be granted yet.
+        let reserved = old.as_ref().map_or(0, |old| old.ids_reserved_until).max(session.ids.end());
         session.record = Some(Record {
             upstream: session.key.upstream.clone(),
             trajectory: session.trajectory,
@@ -199,7 +177,7 @@ impl Hub {
             client_info: CLIENT_INFO.to_owned(),
             capabilities: CAPABILITIES.to_owned(),
             handshake_state: HandshakeState::Answered,
-            ids_reserved_until: session.ids.end(),
+            ids_reserved_until: reserved,
             get_cursor: None,
             subscriptions: std::collections::BTreeMap::new(),
             log_levels: std::collections::BTreeMap::new(),
@@ -212,17 +190,15 @@ impl Hub {
         });
         session.phase = Phase::Recording;
         self.note_attach(ix);
-        self.write_record(ix, Sync::Durable, Pending::Creation(ix));
+        self.write_record(ix, Sync::Durable, Pending::Creation(ix, reserved));
     }
 
-    fn on_recorded(&mut self, ix: SessionIx, ok: bool) {
+    pub(crate) fn on_recorded(&mut self, ix: SessionIx, until: u64, ok: bool) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
+        // Without a record the session is usable while this process lives; status says that nothing can be
+        // promised beyond.
         if ok {
-            let end = session.record.as_ref().map_or(0, |record| record.ids_reserved_until);
-            session.ids.granted(end);
-        } else if let Some(record) = session.record.as_mut() {
-            // The session is usable while this process lives; status says that nothing can be promised beyond.
-            record.handshake_state = HandshakeState::Answered;
+            session.ids.granted(until);
         }
         self.acknowledge(ix);
     }
@@ -231,7 +207,7 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.phase = Phase::Acknowledging;
         let body = mcp_wire::notification(method::NOTIFICATIONS_INITIALIZED, None);
-        self.start(ix, Purpose::Initialized, Verb::Post(body), None);
+        self.take_step(ix, Purpose::Initialized, body);
         self.greet_waiting(ix);
     }
 
@@ -241,20 +217,24 @@ impl Hub {
             record.handshake_state = HandshakeState::Acknowledged;
         }
         self.write_record(ix, Sync::None, Pending::Update);
-        self.on_alive(ix);
+        self.on_alive(ix, false);
     }
 
-    /// The server accepts the session.
-    pub(crate) fn on_alive(&mut self, ix: SessionIx) {
+    /// The server accepts the session. `proven`: it answered in it, which a handshake alone does not show.
+    pub(crate) fn on_alive(&mut self, ix: SessionIx, proven: bool) {
         let now = self.now;
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         if !matches!(session.phase, Phase::Probing | Phase::Acknowledging) {
             return;
         }
+        let replaced = session.phase == Phase::Acknowledging && session.status == Status::Reinitialized;
+        session.step = None;
         session.phase = Phase::Resting(Rest::Ready);
         session.worked = true;
-        session.failures = 0;
         session.last_ok = Some(now.mono);
+        if proven {
+            session.prove();
+        }
         if let Some(record) = session.record.as_mut() {
             record.ok_ms = now.wall_ms;
         }
@@ -264,7 +244,7 @@ impl Hub {
             session.reason = None;
             self.note_attach(ix);
         }
-        if self.sessions.get(&ix).is_some_and(|session| session.status == Status::Reinitialized) {
+        if replaced {
             self.announce_changed_lists(ix);
         }
         self.release(ix);
@@ -273,7 +253,7 @@ impl Hub {
     }
 
     /// Lets everything that waited go on.
-    fn release(&mut self, ix: SessionIx) {
+    pub(crate) fn release(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         for call in std::mem::take(&mut session.waiting) {
             self.dispatch(call);
@@ -373,13 +353,27 @@ impl Hub {
             self.probe(ix);
             return;
         }
+        // The same for the first message of all: the handshake may have met another replica.
+        if symptom == "404" && session.phase == Phase::Acknowledging && fresh_success && !session.doubted {
+            session.doubted = true;
+            self.acknowledge(ix);
+            return;
+        }
         self.lose(ix, symptom);
     }
 
     /// The credentials were refused in this session; a fresh handshake shows whether it was the session.
     pub(crate) fn on_denied(&mut self, ix: SessionIx, symptom: &'static str) {
         let Some(session) = self.sessions.get(&ix) else { return };
-        if matches!(session.phase, Phase::Resting(Rest::Ready) | Phase::Probing | Phase::Acknowledging) {
+        let rest = match session.phase {
+            Phase::Resting(Rest::Ready) => Rest::Ready,
+            Phase::Probing | Phase::Acknowledging => Rest::Dormant,
+            _ => return,
+        };
+        // A fresh handshake that cured nothing, or may not be tried: the session is not the trouble, so it stays.
+        if (session.cure && !session.proven) || self.keeps_lost(ix) {
+            self.back_off(ix, rest, &needs_auth(), None);
+        } else {
             self.lose(ix, symptom);
         }
     }
@@ -387,12 +381,19 @@ impl Hub {
     fn lose(&mut self, ix: SessionIx, symptom: &'static str) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.reason = Some(symptom.to_owned());
+        session.denied = matches!(symptom, "401" | "403");
+        if !session.proven {
+            session.fruitless += 1;
+        }
+        session.phase = Phase::Resting(Rest::Fresh);
+        let fruitless = session.fruitless >= MOST_FRUITLESS;
+        self.timers.cancel(session.backoff.take());
         let upstream = session.key.upstream.clone();
-        let note = Note::Lost { upstream: upstream.clone(), trajectory: session.trajectory, symptom };
+        let note = Note::Lost { upstream, trajectory: session.trajectory, symptom };
         self.order(Output::Note(note));
         self.close_standalone(ix);
-        let never = self.upstreams.get(&upstream).is_some_and(|upstream| upstream.policy.never_reinitialize);
-        if never {
+        self.drop_step(ix);
+        if self.keeps_lost(ix) {
             if let Some(session) = self.sessions.get_mut(&ix) {
                 session.phase = Phase::Lost;
                 session.status = Status::NotFound;
@@ -401,10 +402,32 @@ impl Hub {
             self.fail_waiting(ix, &session_lost());
             return;
         }
-        if let Some(session) = self.sessions.get_mut(&ix) {
-            session.phase = Phase::Resting(Rest::Fresh);
+        self.fail_twice_lost(ix);
+        if fruitless {
+            let text = "the upstream does not keep the sessions it makes";
+            self.back_off(ix, Rest::Fresh, &Failure::new(Failed::UpstreamUnreachable, text), None);
+        } else {
+            self.begin_initialize(ix);
         }
-        self.begin_initialize(ix);
+    }
+
+    /// `reinitialize = "never"`.
+    fn keeps_lost(&self, ix: SessionIx) -> bool {
+        let upstream = self.sessions.get(&ix).and_then(|session| self.upstreams.get(&session.key.upstream));
+        upstream.is_some_and(|upstream| upstream.policy.never_reinitialize)
+    }
+
+    /// A call is moved to a fresh session once; one that waits while a second loss is confirmed moves no more.
+    fn fail_twice_lost(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let handshake = session.handshake;
+        let lost = |call: &CallId| {
+            self.calls.get(call).is_some_and(|call| call.losses > 1 && call.refused_in == handshake)
+        };
+        let calls: Vec<CallId> = session.waiting.iter().copied().filter(lost).collect();
+        for call in calls {
+            self.fail(call, &session_lost());
+        }
     }
 
     /// A handshake, probe or `initialized` could not be carried out: nothing is known about the session.
@@ -419,11 +442,13 @@ impl Hub {
             // Dealt with when the news came.
             Meaning::Gone(_) | Meaning::Denied(_) => {}
             // Even an error is an answer of a server that knows the session.
-            Meaning::Answer if matches!(purpose, Purpose::Probe(_)) => self.on_alive(ix),
+            Meaning::Answer if matches!(purpose, Purpose::Probe(_)) => self.on_alive(ix, true),
             Meaning::Answer | Meaning::Unusable => {
                 let text = "the upstream refuses the first contact";
                 let failure = Failure::new(Failed::UpstreamUnreachable, text);
-                self.back_off(ix, rest_after(purpose), &failure, None);
+                // A server that answers `initialized` with an error does not want this handshake finished.
+                let then = if meaning == Meaning::Answer { Rest::Fresh } else { rest_after(purpose) };
+                self.back_off(ix, then, &failure, None);
             }
             Meaning::Busy(after) | Meaning::Trouble(after) => {
                 let failure = Failure::new(Failed::UpstreamUnreachable, "the upstream is in trouble");
@@ -462,6 +487,8 @@ impl Hub {
         if then == Rest::Ready && !session.is_ready() {
             return;
         }
+        let kept = session.denied && session.record.is_some();
+        let then = if then == Rest::Fresh && kept { Rest::Dormant } else { then };
         session.failures += 1;
         if matches!(session.status, Status::Dormant) {
             session.status = Status::ResumeFailed;
@@ -470,34 +497,27 @@ impl Hub {
         let pause = session.pause();
         session.phase = Phase::Backoff { then, failure: failure.clone() };
         let upstream = session.key.upstream.clone();
-        let pause = after.unwrap_or_else(|| self.mint.jitter(pause));
-        self.timers.arm(self.now.mono, pause, Timer::Backoff(ix));
+        let pause = self.mint.jitter(pause);
+        let pause = after.map_or(pause, |after| after.clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
+        session.backoff = Some(self.timers.arm(self.now.mono, pause, Timer::Backoff(ix)));
         let retry_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         self.order(Output::Note(Note::Trouble { upstream, what: failure.message.clone(), retry_ms }));
-        self.fail_waiting(ix, failure);
+        self.drop_step(ix);
+        self.fail_waiting(ix, &failure.unsent());
     }
 
     pub(crate) fn on_backoff_over(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.backoff = None;
         if let Phase::Backoff { then, .. } = &session.phase {
             session.phase = Phase::Resting(*then);
         }
     }
 
-    fn fail_waiting(&mut self, ix: SessionIx, failure: &Failure) {
+    pub(crate) fn fail_waiting(&mut self, ix: SessionIx, failure: &Failure) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         for call in std::mem::take(&mut session.waiting) {
             self.fail(call, failure);
-        }
-    }
-
-    /// Something went well: note the time, seldom, so that a record tells how old it is.
-    pub(crate) fn touch(&mut self, ix: SessionIx) {
-        let now = self.now;
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
-        let due = session.times_written.is_none_or(|at| now.mono.saturating_sub(at) > TIMES);
-        if due && session.record.is_some() {
-            self.write_record(ix, Sync::None, Pending::Update);
         }
     }
 }
@@ -507,12 +527,6 @@ fn rest_after(purpose: Purpose) -> Rest {
         Purpose::Initialize(_) => Rest::Fresh,
         _ => Rest::Dormant,
     }
-}
-
-fn disk_refuses() -> Failure {
-    let text =
-        "evermux cannot write its state directory, and sends nothing it could not account for: see its log";
-    Failure::new(Failed::Overloaded, text)
 }
 
 fn negotiated(result: &[u8]) -> Option<String> {

@@ -28,6 +28,9 @@ pub(crate) const LARGEST_KEPT: usize = 64 * 1024;
 /// Acks are journalled in steps of this many, so that an idle journal is not written for each message.
 pub(crate) const ACK_STEP: u64 = 64;
 
+/// Numbers remembered for a link that acknowledges none.
+pub(crate) const MOST_NUMBERED: usize = 1024;
+
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) claim: LinkClaim,
@@ -37,6 +40,8 @@ pub(crate) struct Link {
     /// Every number below is settled for the client.
     pub(crate) acked: Seq,
     pub(crate) journalled_ack: Seq,
+    /// Numbers below were dropped without an acknowledgement.
+    pub(crate) forgotten: Seq,
     /// In flight by the client's own id.
     pub(crate) pending: BTreeMap<Id, CallId>,
     pub(crate) heard: Mono,
@@ -52,10 +57,31 @@ impl Link {
             numbered: BTreeMap::new(),
             acked: Seq(0),
             journalled_ack: Seq(0),
+            forgotten: Seq(0),
             pending: BTreeMap::new(),
             heard,
             told: None,
         }
+    }
+
+    /// Notes what became of a numbered message. A client that never acknowledges is not remembered without end:
+    /// the oldest numbers then count as settled, so that a repeat of them is told *unknown* and never sent.
+    pub(crate) fn decide(&mut self, seq: Seq, fate: Fate) {
+        if seq < self.acked {
+            return;
+        }
+        self.numbered.insert(seq, fate);
+        while self.numbered.len() > MOST_NUMBERED {
+            let settled = self.numbered.iter().find(|(_, fate)| !matches!(fate, Fate::Live(_)));
+            let Some(oldest) = settled.map(|(seq, _)| *seq) else { return };
+            self.numbered.remove(&oldest);
+            self.forgotten = self.forgotten.max(Seq(oldest.0 + 1));
+        }
+    }
+
+    /// Whether a number that is not remembered was dealt with before.
+    pub(crate) fn is_past(&self, seq: Seq) -> bool {
+        seq < self.acked || seq < self.forgotten
     }
 
     /// The client has every answer below `ack`. Says whether the journal should hear of it.

@@ -9,7 +9,6 @@ use std::time::Duration;
 use mcp_wire::Message;
 
 use crate::call::{Call, CallId, Stage};
-use crate::failure::{Failure, Kind};
 use crate::hub::{Hub, Purpose, StreamUse};
 use crate::input::{Delivery, StreamId};
 use crate::link::Fate;
@@ -21,6 +20,7 @@ use crate::session::SessionIx;
 use crate::timers::Timer;
 
 const MOST_ENDS: u32 = 2;
+const MOST_OBSTRUCTED: u32 = 5;
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 /// How long an answer is looked for where the config sets no `call_timeout`.
 const LONGEST_REPLAY: Duration = Duration::from_secs(3600);
@@ -45,11 +45,13 @@ impl Hub {
     ) {
         let Some(entry) = self.journal.remove(&(link, seq)) else { return };
         // The client's own position is the better one: what it has seen must not come twice.
-        let seen = delivery.after.as_ref().filter(|after| after.link == link && after.wire == entry.wire);
+        let seen = delivery.after.as_ref().filter(|after| {
+            after.link == link && after.trajectory == entry.trajectory && after.wire == entry.wire
+        });
         let cursor = seen.and_then(|after| after.cursor.clone()).or_else(|| entry.cursor.clone());
         let sent = self.still_there(&entry, cursor);
         let (Some(sent), Some(id)) = (sent, message.id()) else {
-            self.set_done(link, seq);
+            self.set_fate(link, Some(seq), Fate::Done);
             self.answer_unknown(stream, link, message);
             return;
         };
@@ -58,9 +60,7 @@ impl Hub {
         let mut state = replayed(link, &sent, id.clone(), message.progress_token(), stream);
         state.seq = Some(seq);
         self.adopt(call, state, stream);
-        if let Some(link) = self.links.get_mut(&link) {
-            link.numbered.insert(seq, Fate::Live(call));
-        }
+        self.set_fate(link, Some(seq), Fate::Live(call));
         self.replay(call);
     }
 
@@ -75,7 +75,7 @@ impl Hub {
         handshake: Handshake,
     ) -> Option<SessionIx> {
         let mut all = self.sessions.iter();
-        all.find(|(_, session)| session.trajectory == trajectory && session.handshake == handshake)
+        all.find(|(_, session)| session.trajectory == trajectory && session.holds(handshake))
             .map(|(ix, _)| *ix)
     }
 
@@ -111,48 +111,51 @@ impl Hub {
             link.pending.insert(state.client_id.clone(), call);
         }
         self.calls.insert(call, state);
-        let limit = self.replay_limit(call);
-        let timer = self.timers.arm(self.now.mono, limit, Timer::Call(call));
-        if let Some(state) = self.calls.get_mut(&call) {
-            state.deadline = Some(timer);
-        }
+        self.limit_replay(call);
     }
 
     /// A server that lost the answer may stay silent for ever; a call is never left hanging.
-    fn replay_limit(&self, call: CallId) -> Duration {
-        let session = self.calls.get(&call).and_then(|state| self.sessions.get(&state.session));
+    fn limit_replay(&mut self, call: CallId) {
+        let Some(state) = self.calls.get_mut(&call).filter(|state| state.deadline.is_none()) else { return };
+        let session = self.sessions.get(&state.session);
         let policy = session.and_then(|session| self.upstreams.get(&session.key.upstream));
-        policy.and_then(|upstream| upstream.policy.call_timeout).unwrap_or(LONGEST_REPLAY)
+        let limit = policy.and_then(|upstream| upstream.policy.call_timeout).unwrap_or(LONGEST_REPLAY);
+        state.deadline = Some(self.timers.arm(self.now.mono, limit, Timer::Call(call)));
     }
 
     /// The stream of a sent call ended or was cut without its answer.
     pub(crate) fn on_cut(&mut self, call: CallId, retry: Option<Duration>) {
         let Some(state) = self.calls.get_mut(&call) else { return };
-        if state.cursor.is_none() {
-            self.on_lost_answer(call, None);
-            return;
-        }
         let ends = match state.stage {
-            Stage::Replaying { ends, .. } => ends + 1,
+            // A server that says when to come back polls on purpose (2025-11-25, "Sending Messages").
+            Stage::Replaying { ends, .. } => ends + u32::from(retry.is_none()),
             _ => 0,
         };
-        if ends >= MOST_ENDS {
+        if state.cancelled || state.cursor.is_none() || ends >= MOST_ENDS {
             self.on_lost_answer(call, None);
             return;
         }
         state.stage = Stage::Replaying { ends, silences: 0 };
+        let pause = retry.unwrap_or(Duration::from_millis(200) * (1 + 4 * ends));
+        self.replay_after(call, pause);
+        self.limit_replay(call);
+    }
+
+    fn replay_after(&mut self, call: CallId, pause: Duration) {
+        let pause = pause.min(LONGEST_SILENCE);
+        let Some(state) = self.calls.get_mut(&call) else { return };
         self.timers.cancel(state.pause.take());
-        let pause = retry.unwrap_or(Duration::from_millis(200) * (1 + 4 * ends)).min(LONGEST_SILENCE);
-        let timer = self.timers.arm(self.now.mono, pause, Timer::ReplayRetry(call));
-        if let Some(state) = self.calls.get_mut(&call) {
-            state.pause = Some(timer);
-        }
+        state.pause = Some(self.timers.arm(self.now.mono, pause, Timer::ReplayRetry(call)));
     }
 
     /// Opens the stream again, after the newest event that is known.
     pub(crate) fn replay(&mut self, call: CallId) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let (ix, cursor) = (state.session, state.cursor.clone());
+        if !self.sessions.get(&ix).is_some_and(|session| session.holds(state.handshake)) {
+            self.on_lost_answer(call, None);
+            return;
+        }
         if !matches!(state.stage, Stage::Replaying { .. }) {
             state.stage = Stage::Replaying { ends: 0, silences: 0 };
         }
@@ -166,7 +169,15 @@ impl Hub {
         self.watch_silence(call);
     }
 
-    /// Something came: the silence starts anew.
+    /// Something came on the stream: it is good for more, and the silence starts anew.
+    pub(crate) fn heard_replay(&mut self, call: CallId) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        if let Stage::Replaying { ends, silences } = &mut state.stage {
+            (*ends, *silences) = (0, 0);
+            self.watch_silence(call);
+        }
+    }
+
     pub(crate) fn watch_silence(&mut self, call: CallId) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let Stage::Replaying { silences, .. } = state.stage else { return };
@@ -185,18 +196,28 @@ impl Hub {
     }
 
     /// The GET was refused: a second stream still registered or an outage is waited for, anything else is final.
-    pub(crate) fn on_replay_refused(&mut self, call: CallId, status: u16) {
+    pub(crate) fn on_replay_refused(&mut self, call: CallId, status: u16, after: Option<Duration>) {
+        if !self.is_open(call) {
+            return;
+        }
         if matches!(status, 409 | 429 | 500..=599) {
-            self.on_cut(call, Some(Duration::from_secs(1)));
+            self.on_replay_obstructed(call, after);
         } else {
-            self.fail(call, &Failure::new(Kind::OutcomeUnknown, crate::downstream::LOST_ANSWER));
+            self.on_lost_answer(call, None);
         }
     }
 
-    fn set_done(&mut self, link: LinkNonce, seq: Seq) {
-        if let Some(state) = self.links.get_mut(&link) {
-            state.numbered.insert(seq, Fate::Done);
+    /// The GET could not be had for now: asked again with growing pauses, about half a minute long.
+    pub(crate) fn on_replay_obstructed(&mut self, call: CallId, after: Option<Duration>) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        let Stage::Replaying { silences, .. } = &mut state.stage else { return };
+        *silences += 1;
+        if *silences > MOST_OBSTRUCTED || state.cancelled {
+            self.on_lost_answer(call, None);
+            return;
         }
+        let pause = Duration::from_millis(500) * 2u32.saturating_pow(*silences);
+        self.replay_after(call, after.unwrap_or(pause).max(Duration::from_millis(200)));
     }
 }
 
@@ -224,10 +245,13 @@ fn replayed(
         cursor: Some(sent.cursor.clone()),
         attempts: 0,
         refusals: 0,
+        losses: 0,
+        refused_in: Handshake(0),
         cancel: None,
         cancelled: false,
         kept: Vec::new(),
         deadline: None,
         pause: None,
+        cancel_timer: None,
     }
 }

@@ -82,6 +82,10 @@ pub(crate) struct Session {
     pub(crate) since_ms: u64,
     pub(crate) ids: Ids,
     pub(crate) reserving: Option<Ticket>,
+    pub(crate) reserve_again: Option<TimerId>,
+    /// The handshake, probe or `initialized` that the phase waits for; nothing else may move it on.
+    pub(crate) step: Option<ExchangeId>,
+    pub(crate) backoff: Option<TimerId>,
     /// Handshakes sent by this process.
     pub(crate) initializes: u32,
     /// Had a success, or came from a record.
@@ -89,12 +93,22 @@ pub(crate) struct Session {
     pub(crate) last_ok: Option<Mono>,
     /// A stray 404 was doubted since the last success of a call.
     pub(crate) doubted: bool,
+    /// The present handshake was good for something since it was made.
+    pub(crate) proven: bool,
+    /// Handshakes in a row that were lost before they were good for anything.
+    pub(crate) fruitless: u32,
+    /// Lost to 401/403: until a fresh handshake succeeds the stored session may well be there still (design §6).
+    pub(crate) denied: bool,
+    /// The present handshake was made to cure a 401/403.
+    pub(crate) cure: bool,
     /// Failed attempts in a row.
     pub(crate) failures: u32,
     pub(crate) waiting: VecDeque<CallId>,
     pub(crate) in_flight: BTreeMap<WireId, CallId>,
     pub(crate) standalone: Standalone,
     pub(crate) standalone_failures: u32,
+    pub(crate) standalone_since: Option<Mono>,
+    pub(crate) cursor_written: Option<Mono>,
     pub(crate) keepalive: Option<TimerId>,
     /// The last write of times only, so that a busy session does not write its record for each call.
     pub(crate) times_written: Option<Mono>,
@@ -120,15 +134,24 @@ impl Session {
             since_ms: now_ms,
             ids: Ids::first_block(),
             reserving: None,
+            reserve_again: None,
+            step: None,
+            backoff: None,
             initializes: 0,
             worked: false,
             last_ok: None,
             doubted: false,
+            proven: false,
+            fruitless: 0,
+            denied: false,
+            cure: false,
             failures: 0,
             waiting: VecDeque::new(),
             in_flight: BTreeMap::new(),
             standalone: Standalone::Closed,
             standalone_failures: 0,
+            standalone_since: None,
+            cursor_written: None,
             keepalive: None,
             times_written: None,
         }
@@ -144,6 +167,7 @@ impl Session {
         session.phase = Phase::Resting(Rest::Dormant);
         session.status = Status::Dormant;
         session.worked = true;
+        session.proven = true;
         if record.learned.get_stream == Some(false) {
             session.standalone = Standalone::Unsupported;
         }
@@ -151,8 +175,31 @@ impl Session {
         session
     }
 
+    /// The upstream answered in the present session.
+    pub(crate) fn prove(&mut self) {
+        self.proven = true;
+        self.failures = 0;
+        self.fruitless = 0;
+        self.denied = false;
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.phase == Phase::Resting(Rest::Ready)
+    }
+
+    /// As far as is known the upstream still has the session that this handshake made. What belongs to an older
+    /// one must not be asked of its successor: ids and cursors mean something else there.
+    pub(crate) fn holds(&self, handshake: Handshake) -> bool {
+        let lost = matches!(
+            self.phase,
+            Phase::Initializing
+                | Phase::Recording
+                | Phase::Acknowledging
+                | Phase::Lost
+                | Phase::Resting(Rest::Fresh)
+                | Phase::Backoff { then: Rest::Fresh, .. }
+        );
+        self.handshake == handshake && self.record.is_some() && !lost
     }
 
     /// The InitializeResult can be handed to a new link.

@@ -12,10 +12,14 @@ use crate::input::{ExchangeId, Refusal, StreamId};
 use crate::link::Link;
 use crate::output::{Output, Verb};
 use crate::record::Sync;
-use crate::session::{Session, SessionIx, Standalone};
+use crate::session::{Phase, Rest, Session, SessionIx, Standalone};
 use crate::timers::Timer;
 
 const REOPEN: Duration = Duration::from_secs(1);
+/// A stream that lived this long failed for a reason of its own; one that ends at once is asked for less often.
+const LASTING: Duration = Duration::from_secs(30);
+/// The cursor in the record may trail this much.
+const CURSOR_EVERY: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
 impl Hub {
@@ -37,11 +41,22 @@ impl Hub {
         }
     }
 
+    /// A stored session whose server is known to have a stream is woken for a listener: else nobody would hear of
+    /// a changed list until the next call (design §6).
+    pub(crate) fn wake_for_stream(&mut self, ix: SessionIx) {
+        let dormant = self.sessions.get(&ix).filter(|session| session.phase == Phase::Resting(Rest::Dormant));
+        let record = dormant.and_then(|session| session.record.as_ref());
+        if record.is_some_and(|record| record.learned.get_stream == Some(true)) && !self.draining {
+            self.wake(ix);
+        }
+    }
+
     pub(crate) fn on_standalone_open(&mut self, exchange: ExchangeId) {
+        let now = self.now.mono;
         let Some(ix) = self.exchanges.get(&exchange).map(|state| state.session) else { return };
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.standalone = Standalone::Open(exchange);
-        session.standalone_failures = 0;
+        session.standalone_since = Some(now);
         self.learn_get_stream(ix, true);
     }
 
@@ -56,11 +71,17 @@ impl Hub {
         let record = self.sessions.get_mut(&ix).and_then(|session| session.record.as_mut());
         let Some(record) = record else { return };
         record.get_cursor = Some(cursor.to_owned());
-        self.write_record(ix, Sync::None, Pending::Update);
+        // A chatty server must not cost a file for each event: after a kill some notifications come twice.
+        let now = self.now.mono;
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if session.cursor_written.is_none_or(|at| now.saturating_sub(at) >= CURSOR_EVERY) {
+            session.cursor_written = Some(now);
+            self.write_record(ix, Sync::None, Pending::Update);
+        }
     }
 
     pub(crate) fn on_standalone_refused(&mut self, exchange: ExchangeId, refusal: &Refusal) {
-        let Some(state) = self.exchanges.remove(&exchange) else { return };
+        let Some(state) = self.close(exchange) else { return };
         if matches!(refusal.status, 400 | 404 | 405 | 406 | 501) {
             if let Some(session) = self.sessions.get_mut(&state.session) {
                 session.standalone = Standalone::Unsupported;
@@ -75,9 +96,14 @@ impl Hub {
     }
 
     pub(crate) fn on_standalone_ended(&mut self, ix: SessionIx, retry: Option<Duration>) {
+        let now = self.now.mono;
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         if matches!(session.standalone, Standalone::Closed | Standalone::Pausing(_)) {
             return;
+        }
+        let lasted = session.standalone_since.take().map(|since| now.saturating_sub(since));
+        if lasted.is_some_and(|lasted| lasted >= LASTING) {
+            session.standalone_failures = 0;
         }
         session.standalone_failures += 1;
         let grown = REOPEN * 2u32.saturating_pow((session.standalone_failures - 1).min(7));
@@ -107,6 +133,9 @@ impl Hub {
     }
 
     fn listeners(&self, session: &Session) -> Vec<StreamId> {
+        if !self.is_current(session) {
+            return Vec::new();
+        }
         self.links.values().filter(|link| uses(link, session)).filter_map(|link| link.listening).collect()
     }
 
@@ -136,6 +165,13 @@ impl Hub {
         }
     }
 
+    /// Not superseded by a session of a changed configuration.
+    pub(crate) fn is_current(&self, session: &Session) -> bool {
+        let upstream = self.upstreams.get(&session.key.upstream);
+        let fingerprint = upstream.and_then(|u| u.identities.get(&session.key.fingerprint.identity));
+        fingerprint.is_none_or(|fingerprint| *fingerprint == session.key.fingerprint)
+    }
+
     pub(crate) fn arm_keepalive(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get(&ix).filter(|session| session.keepalive.is_none()) else {
             return;
@@ -150,7 +186,7 @@ impl Hub {
 
     /// Servers reap sessions that are silent; evermux reaps its own interest in those nobody uses (D15).
     pub(crate) fn on_quiet(&mut self, ix: SessionIx) {
-        let awake = self.is_awake(ix);
+        let awake = self.is_awake(ix) && !self.draining;
         let now = self.now.mono;
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.keepalive = None;
@@ -181,12 +217,13 @@ impl Hub {
                 || self.now.mono.saturating_sub(link.heard) < idle
                 || !link.pending.is_empty()
         };
-        let used = self.links.values().filter(|link| uses(link, session)).any(|link| recent(&link));
+        let used = self.is_current(session)
+            && self.links.values().filter(|link| uses(link, session)).any(|link| recent(&link));
         used || !session.in_flight.is_empty()
     }
 }
 
-/// Whether this link's calls go to this session.
+/// Whether this link's calls go to this session, or to one of the same identity that took its place.
 pub(crate) fn uses(link: &Link, session: &Session) -> bool {
     link.claim.upstream == session.key.upstream && link.claim.identity == session.key.fingerprint.identity
 }

@@ -48,7 +48,8 @@ pub fn refusal(context: Context, refusal: &Refusal) -> Meaning {
         401 => Meaning::Denied("401"),
         403 => forbidden(context, refusal, &said),
         429 => Meaning::Busy(refusal.retry_after),
-        500..=599 => Meaning::Trouble(refusal.retry_after),
+        // A success that says nothing we can read: it may well have run.
+        200..=299 | 500..=599 => Meaning::Trouble(refusal.retry_after),
         _ if said.is_error => Meaning::Answer,
         _ => Meaning::Unusable,
     }
@@ -80,7 +81,10 @@ fn forbidden(context: Context, refusal: &Refusal, said: &Said) -> Meaning {
 /// The table for JSON-RPC errors that come with 200: a lost session only if code **and** words say so.
 pub fn answer(context: Context, message: &Message) -> Option<Meaning> {
     let code = message.error_code()?;
-    let session_code = matches!(code, -32600 | -32000 | -32001 | -32002);
+    // Under our own id a generic code may be a tool's own words ("browser session not found"): there only the
+    // codes for a request that was not even taken count.
+    let ours = message.id().and_then(|id| id.as_number()).is_some_and(|id| Some(id) == context.wire);
+    let session_code = matches!(code, -32600 | -32015) || (!ours && matches!(code, -32002..=-32000));
     let words = message.error_message().unwrap_or_default().to_ascii_lowercase();
     let gone = context.carried_session && context.worked && session_code && names_a_lost_session(&words);
     gone.then_some(Meaning::Gone("200-error"))
@@ -200,7 +204,8 @@ mod tests {
 
     #[test]
     fn trouble_never_costs_the_session() {
-        for status in [500, 502, 503, 504, 520] {
+        // 2xx: a body that is no MCP answer; the call may have run.
+        for status in [200, 202, 500, 502, 503, 504, 520] {
             let body = error(-32000, "No valid session", "null");
             assert_eq!(refusal(SESSION, &said(status, &body)), Meaning::Trouble(None), "{status}");
         }
@@ -214,6 +219,9 @@ mod tests {
         let parse = |text: String| Message::parse(Bytes::from(text)).unwrap();
         let lost = parse(error(-32600, "Session not found", "null"));
         assert_eq!(answer(SESSION, &lost), Some(Meaning::Gone("200-error")));
+        let made_up = parse(error(-32002, "Server not initialized", "\"err_8f2c\""));
+        assert_eq!(answer(SESSION, &made_up), Some(Meaning::Gone("200-error")));
+        assert_eq!(answer(SESSION, &parse(error(-32000, "browser session not found", "5"))), None);
         assert_eq!(answer(SESSION, &parse(error(-32602, "Session not found", "5"))), None);
         assert_eq!(answer(SESSION, &parse(error(-32600, "bad arguments", "5"))), None);
         assert_eq!(answer(HANDSHAKE, &lost), None);

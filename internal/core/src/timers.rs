@@ -69,6 +69,10 @@ impl Timers {
         self.armed.remove(&id)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.armed.len()
+    }
+
     pub(crate) fn next(&self) -> Option<Mono> {
         self.armed.first_key_value().map(|(id, _)| id.0)
     }

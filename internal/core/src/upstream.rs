@@ -103,7 +103,7 @@ impl Hub {
             if matches!(purpose, Purpose::Call(_)) {
                 session.worked = true;
                 session.doubted = false;
-                session.failures = 0;
+                session.prove();
             }
         }
         match purpose {
@@ -116,8 +116,17 @@ impl Hub {
             }
             Purpose::Standalone => self.on_standalone_open(exchange),
             Purpose::Replay(call) => self.watch_silence(call),
+            // The head is the answer: some servers keep the empty body open.
+            Purpose::Initialized => self.on_initialized_taken(exchange),
             _ => {}
         }
+    }
+
+    fn on_initialized_taken(&mut self, exchange: ExchangeId) {
+        let Some(state) = self.exchanges.get_mut(&exchange).filter(|state| !state.answered) else { return };
+        state.answered = true;
+        let ix = state.session;
+        self.on_acknowledged(ix);
     }
 
     fn on_cursor(&mut self, exchange: ExchangeId, cursor: &str) {
@@ -125,7 +134,7 @@ impl Hub {
         match state.purpose {
             Purpose::Call(call) | Purpose::Replay(call) => {
                 self.note_cursor(call, cursor);
-                self.watch_silence(call);
+                self.heard_replay(call);
                 self.deliver(call, Some(cursor.to_owned()), mcp_wire::Segments::default());
             }
             Purpose::Standalone => self.on_standalone_cursor(state.session, cursor),
@@ -135,21 +144,29 @@ impl Hub {
 
     fn on_message(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.exchanges.get(&exchange) else { return };
-        let (purpose, ix) = (state.purpose, state.session);
-        if let (Some(cursor), Purpose::Call(call) | Purpose::Replay(call)) = (&cursor, purpose) {
-            self.note_cursor(call, cursor);
-            self.watch_silence(call);
+        let purpose = state.purpose;
+        if let Purpose::Call(call) | Purpose::Replay(call) = purpose {
+            if let Some(cursor) = &cursor {
+                self.note_cursor(call, cursor);
+            }
+            self.heard_replay(call);
         }
         match message.kind() {
-            Kind::Request => self.on_ask(ix, message),
+            Kind::Request => self.on_ask(exchange, message, cursor),
             Kind::Notification => self.on_news(exchange, message, cursor),
             Kind::Response | Kind::ErrorResponse => self.on_response(exchange, message, cursor),
         }
     }
 
     /// A pooled session declares no capability that would let a server ask a client anything but `ping`.
-    fn on_ask(&mut self, ix: SessionIx, message: &Message) {
-        let Some(id) = message.id() else { return };
+    fn on_ask(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
+        let (Some(id), Some(state)) = (message.id(), self.exchanges.get(&exchange)) else { return };
+        let (ix, handshake) = (state.session, state.handshake);
+        self.pass_position(exchange, cursor);
+        // An answer belongs to the session that asked.
+        if self.sessions.get(&ix).is_none_or(|session| session.handshake != handshake) {
+            return;
+        }
         let body = if message.method() == Some(method::PING) {
             mcp_wire::result(&id, b"{}")
         } else {
@@ -159,13 +176,35 @@ impl Hub {
         self.start(ix, Purpose::Aside(None), Verb::Post(body), None);
     }
 
+    /// A client comes back with the newest event id of its stream, also if the event was not for it.
+    fn pass_position(&mut self, exchange: ExchangeId, cursor: Option<String>) {
+        let Some(state) = self.exchanges.get(&exchange) else { return };
+        match (state.purpose, cursor) {
+            (Purpose::Call(call) | Purpose::Replay(call), Some(cursor)) if self.is_open(call) => {
+                self.deliver(call, Some(cursor), mcp_wire::Segments::default());
+            }
+            (Purpose::Standalone, Some(cursor)) => {
+                let ix = state.session;
+                self.on_standalone_cursor(ix, &cursor);
+            }
+            _ => {}
+        }
+    }
+
     fn on_news(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.exchanges.get(&exchange) else { return };
         let (purpose, ix) = (state.purpose, state.session);
         if message.method() == Some(method::NOTIFICATIONS_PROGRESS) {
-            if let Some(call) = self.by_progress_token(ix, message) {
-                self.progress(call, message, cursor);
+            let call = self.by_progress_token(ix, message);
+            let own = call.is_some_and(
+                |call| matches!(purpose, Purpose::Call(other) | Purpose::Replay(other) if other == call),
+            );
+            // A position is only worth something on the stream it was given on.
+            let (here, elsewhere) = if own { (cursor, None) } else { (None, cursor) };
+            if let Some(call) = call {
+                self.progress(call, message, here);
             }
+            self.pass_position(exchange, elsewhere);
             return;
         }
         match purpose {
@@ -185,8 +224,12 @@ impl Hub {
 
     fn progress(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
         // A client that asked for none gets none.
-        let Some(token) = self.calls.get(&call).and_then(|state| state.token.clone()) else { return };
-        let data = message.splice().progress_token(&token).finish();
+        let Some(state) = self.calls.get(&call) else { return };
+        let data = match &state.token {
+            Some(token) => message.splice().progress_token(token).finish(),
+            None if cursor.is_some() => mcp_wire::Segments::default(),
+            None => return,
+        };
         self.deliver(call, cursor, data);
     }
 
@@ -203,20 +246,25 @@ impl Hub {
 
     fn on_response(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.exchanges.get(&exchange) else { return };
-        let (purpose, ix) = (state.purpose, state.session);
-        let wire = match purpose {
-            Purpose::Call(call) | Purpose::Replay(call) => self.calls.get(&call).and_then(|c| c.wire),
-            Purpose::Initialize(wire) | Purpose::Probe(wire) | Purpose::Aside(Some(wire)) => Some(wire),
-            _ => None,
-        };
+        let (purpose, ix, answered, handshake) =
+            (state.purpose, state.session, state.answered, state.handshake);
+        let wire = self.wire_of(purpose);
+        let named = message.id().and_then(|id| id.as_number()).map(WireId);
+        if let Some(other) = self.strayed(exchange, wire, named) {
+            // The server put it on another stream than its request's: the id says whose it is.
+            self.pass_position(exchange, cursor);
+            self.answer(other, message, None);
+            return;
+        }
         // Errors come with a null, absent or made-up id: the exchange says whose they are.
-        let ours = message.id().and_then(|id| id.as_number()) == wire.map(|wire| wire.0);
-        if wire.is_none() || !(ours || message.kind() == Kind::ErrorResponse) {
+        let ours = named == wire || message.kind() == Kind::ErrorResponse;
+        if answered || wire.is_none() || !ours {
             self.order(Output::Note(Note::Dropped("a response to no request of this exchange")));
             return;
         }
         let context = self.context(exchange);
         if let Some(meaning) = symptom::answer(context, message) {
+            self.order(Output::Abort(exchange));
             self.on_meaning(exchange, meaning, None);
             return;
         }
@@ -224,35 +272,52 @@ impl Hub {
             state.answered = true;
         }
         match purpose {
-            Purpose::Call(call) => {
-                self.answer(call, message, cursor);
-                self.linger(exchange);
-            }
-            Purpose::Replay(call) => {
-                self.answer(call, message, cursor);
-                self.abort(exchange);
-            }
+            Purpose::Call(call) | Purpose::Replay(call) => self.answer(call, message, cursor),
             Purpose::Initialize(_) => self.on_initialize_result(exchange, message),
-            Purpose::Probe(_) => self.on_alive(ix),
+            Purpose::Probe(_) => self.on_alive(ix, true),
+            Purpose::Aside(_) => {
+                if let Some(session) = self.sessions.get_mut(&ix).filter(|s| s.handshake == handshake) {
+                    session.prove();
+                }
+            }
             _ => {}
         }
     }
 
-    fn linger(&mut self, exchange: ExchangeId) {
-        let timer = self.timers.arm(self.now.mono, LINGER, Timer::Exchange(exchange));
-        if let Some(state) = self.exchanges.get_mut(&exchange) {
-            state.timer = Some(timer);
+    fn wire_of(&self, purpose: Purpose) -> Option<WireId> {
+        match purpose {
+            Purpose::Call(call) | Purpose::Replay(call) => self.calls.get(&call).and_then(|call| call.wire),
+            Purpose::Initialize(wire) | Purpose::Probe(wire) | Purpose::Aside(Some(wire)) => Some(wire),
+            _ => None,
         }
+    }
+
+    /// The call in flight that a response names although it is not the call of its exchange.
+    fn strayed(&self, exchange: ExchangeId, own: Option<WireId>, named: Option<WireId>) -> Option<CallId> {
+        let named = named.filter(|named| Some(*named) != own)?;
+        let state = self.exchanges.get(&exchange)?;
+        let call = *self.sessions.get(&state.session)?.in_flight.get(&named)?;
+        let theirs = self.calls.get(&call)?;
+        (theirs.was_sent() && theirs.handshake == state.handshake).then_some(call)
+    }
+
+    /// The answer is here: the server may end the stream by itself, and its connection be used again.
+    pub(crate) fn linger(&mut self, exchange: ExchangeId) {
+        let now = self.now.mono;
+        let Some(state) = self.exchanges.get_mut(&exchange) else { return };
+        state.answered = true;
+        if matches!(state.purpose, Purpose::Replay(_)) {
+            self.abort(exchange);
+            return;
+        }
+        self.timers.cancel(state.timer.take());
+        state.timer = Some(self.timers.arm(now, LINGER, Timer::Exchange(exchange)));
     }
 
     fn context(&self, exchange: ExchangeId) -> Context {
         let state = self.exchanges.get(&exchange);
         let session = state.and_then(|state| self.sessions.get(&state.session));
-        let wire = match state.map(|state| state.purpose) {
-            Some(Purpose::Call(call) | Purpose::Replay(call)) => self.calls.get(&call).and_then(|c| c.wire),
-            Some(Purpose::Initialize(wire) | Purpose::Probe(wire)) => Some(wire),
-            _ => None,
-        };
+        let wire = state.and_then(|state| self.wire_of(state.purpose));
         Context {
             carried_session: state.is_some_and(|state| state.carried_session),
             worked: session.is_some_and(|session| session.worked),
@@ -266,8 +331,8 @@ impl Hub {
                 let meaning = match self.exchanges.get(&exchange).map(|state| state.purpose) {
                     Some(Purpose::Standalone) => return self.on_standalone_refused(exchange, &refusal),
                     Some(Purpose::Replay(call)) => {
-                        self.exchanges.remove(&exchange);
-                        return self.on_replay_refused(call, refusal.status);
+                        self.close(exchange);
+                        return self.on_replay_refused(call, refusal.status, refusal.retry_after);
                     }
                     _ => symptom::refusal(self.context(exchange), &refusal),
                 };
@@ -288,7 +353,7 @@ impl Hub {
             Purpose::Initialize(_) | Purpose::Probe(_) if !state.answered => {
                 self.on_contact_failed(state.session, state.purpose, "the stream ended without an answer");
             }
-            Purpose::Initialized => self.on_acknowledged(state.session),
+            Purpose::Initialized if !state.answered => self.on_acknowledged(state.session),
             Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
             _ => {}
         }
@@ -300,6 +365,7 @@ impl Hub {
             Purpose::Call(call) if state.answered || !self.is_open(call) => {}
             Purpose::Call(call) if never_written => self.on_never_written(call, why),
             Purpose::Replay(call) if state.answered || !self.is_open(call) => {}
+            Purpose::Replay(call) if never_written => self.on_replay_obstructed(call, None),
             Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, state.retry),
             Purpose::Initialize(_) | Purpose::Probe(_) | Purpose::Initialized => {
                 if !state.answered {
@@ -317,6 +383,10 @@ impl Hub {
         let (ix, handshake) = (state.session, state.handshake);
         // News about an older handshake says nothing about the session that took its place.
         let current = self.sessions.get(&ix).is_some_and(|session| session.handshake == handshake);
+        let open = matches!(state.purpose, Purpose::Call(call) | Purpose::Replay(call) if self.is_open(call));
+        if let (true, Purpose::Call(call) | Purpose::Replay(call)) = (open, state.purpose) {
+            self.note_refusal(call, meaning);
+        }
         if current && !matches!(state.purpose, Purpose::Initialize(_) | Purpose::Delete) {
             match meaning {
                 Meaning::Gone(symptom) => self.on_gone(ix, symptom),
@@ -325,8 +395,8 @@ impl Hub {
             }
         }
         match state.purpose {
-            Purpose::Call(call) if self.is_open(call) => self.on_call_refused(call, meaning, refusal),
-            Purpose::Replay(call) if self.is_open(call) => self.on_lost_answer(call, None),
+            Purpose::Call(call) if open => self.on_call_refused(call, meaning, refusal),
+            Purpose::Replay(call) if open => self.on_lost_answer(call, None),
             Purpose::Initialize(_) => self.on_handshake_refused(ix, meaning, refusal),
             Purpose::Probe(_) | Purpose::Initialized => self.on_contact_refused(ix, state.purpose, meaning),
             _ => {}
@@ -368,11 +438,11 @@ impl Hub {
     }
 
     pub(crate) fn on_exchange_timeout(&mut self, exchange: ExchangeId) {
-        self.order(Output::Abort(exchange));
         let Some(state) = self.close(exchange) else { return };
+        self.order(Output::Abort(exchange));
         match state.purpose {
             // Silence proves nothing: the calls find out for themselves.
-            Purpose::Probe(_) => self.on_alive(state.session),
+            Purpose::Probe(_) if !state.answered => self.on_alive(state.session, false),
             Purpose::Initialize(_) | Purpose::Initialized if !state.answered => {
                 self.on_contact_failed(state.session, state.purpose, "no answer in time");
             }
@@ -380,7 +450,7 @@ impl Hub {
         }
     }
 
-    fn close(&mut self, exchange: ExchangeId) -> Option<Exchange> {
+    pub(crate) fn close(&mut self, exchange: ExchangeId) -> Option<Exchange> {
         let state = self.exchanges.remove(&exchange)?;
         self.timers.cancel(state.timer);
         if let Purpose::Call(call) | Purpose::Replay(call) = state.purpose
@@ -388,11 +458,14 @@ impl Hub {
         {
             call.exchange = None;
         }
+        if let Some(session) = self.sessions.get_mut(&state.session).filter(|s| s.step == Some(exchange)) {
+            session.step = None;
+        }
         Some(state)
     }
 }
 
-/// 2025-03-26 has no `MCP-Protocol-Version` header.
+/// `MCP-Protocol-Version` came with 2025-06-18; revisions sort as text.
 fn has_header(revision: &str) -> bool {
-    revision != version::V2025_03_26
+    revision >= version::V2025_06_18
 }

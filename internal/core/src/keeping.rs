@@ -1,0 +1,104 @@
+//! What must be on disk before it is used: id blocks, and the record they stand in.
+
+use std::time::Duration;
+
+use crate::failure::{Failure, Kind};
+use crate::hub::{Hub, Pending};
+use crate::ids::BLOCK;
+use crate::input::Ticket;
+use crate::output::Output;
+use crate::record::Sync;
+use crate::session::{Phase, Rest, SessionIx};
+use crate::timers::Timer;
+
+/// A failed reservation is tried again after this.
+const RESERVE_AGAIN: Duration = Duration::from_secs(1);
+/// Times in the record are refreshed at most this often.
+const TIMES: Duration = Duration::from_secs(60);
+
+impl Hub {
+    /// Writes the session's record as it stands.
+    pub(crate) fn write_record(&mut self, ix: SessionIx, sync: Sync, pending: Pending) -> Option<Ticket> {
+        let generation = self.generation;
+        let now = self.now;
+        let session = self.sessions.get_mut(&ix)?;
+        let (continuation, parent) = (session.continuation, session.parent);
+        session.times_written = Some(now.mono);
+        let record = session.record.as_mut()?;
+        record.generation = generation;
+        record.continuation = continuation;
+        record.parent = parent;
+        record.used_ms = now.wall_ms;
+        let record = Box::new(record.clone());
+        let ticket = Ticket(self.count());
+        self.tickets.insert(ticket, pending);
+        self.order(Output::WriteRecord { ticket, record, sync });
+        Some(ticket)
+    }
+
+    /// Reserves the next block of ids: on disk before the first of them is used (D9).
+    pub(crate) fn reserve(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.reserving.is_none()) else {
+            return;
+        };
+        let until = session.ids.end() + BLOCK;
+        let Some(record) = session.record.as_mut() else { return };
+        record.ids_reserved_until = until;
+        let ticket = self.write_record(ix, Sync::Durable, Pending::Reservation(ix, until));
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.reserving = ticket;
+            self.timers.cancel(session.reserve_again.take());
+        }
+    }
+
+    pub(crate) fn on_persisted(&mut self, ticket: Ticket, ok: bool) {
+        let Some(pending) = self.tickets.remove(&ticket) else { return };
+        self.degraded = !ok;
+        match pending {
+            Pending::Creation(ix, until) => self.on_recorded(ix, until, ok),
+            Pending::Reservation(ix, until) => self.on_reserved(ix, until, ok),
+            Pending::Update => {}
+        }
+    }
+
+    fn on_reserved(&mut self, ix: SessionIx, until: u64, ok: bool) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.reserving = None;
+        if !ok {
+            let empty = session.ids.is_empty();
+            if session.phase == Phase::Waking {
+                session.phase = Phase::Resting(Rest::Dormant);
+            }
+            self.timers.cancel(session.reserve_again.take());
+            let timer = self.timers.arm(self.now.mono, RESERVE_AGAIN, Timer::Reserve(ix));
+            session.reserve_again = Some(timer);
+            if empty {
+                self.fail_waiting(ix, &disk_refuses());
+            }
+            return;
+        }
+        session.ids.granted(until);
+        match session.phase {
+            Phase::Waking => self.first_contact(ix),
+            Phase::Resting(Rest::Ready) => self.release(ix),
+            Phase::Resting(Rest::Fresh) if !session.waiting.is_empty() => self.begin_initialize(ix),
+            _ => {}
+        }
+    }
+
+    /// Something went well: note the time, seldom, so that a record tells how old it is.
+    pub(crate) fn touch(&mut self, ix: SessionIx) {
+        let now = self.now;
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        let due = session.times_written.is_none_or(|at| now.mono.saturating_sub(at) > TIMES);
+        if due && session.record.is_some() {
+            self.write_record(ix, Sync::None, Pending::Update);
+        }
+    }
+}
+
+fn disk_refuses() -> Failure {
+    let text =
+        "evermux cannot write its state directory, and sends nothing it could not account for: see its log";
+    Failure::new(Kind::Overloaded, text)
+}
