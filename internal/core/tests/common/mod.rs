@@ -1,0 +1,579 @@
+//! The shell played by a test: a clock, clients, a persist thread, journals that survive a kill, and an upstream.
+//!
+//! Every order of the core goes through [`World::obey`], which checks on the way what must hold always; a scenario
+//! then says only what is special about it.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "a driver; each test file uses its own part of it"
+)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
+
+pub mod client;
+pub mod disk;
+pub mod rules;
+pub mod upstream;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use evermux_core::Hub;
+use evermux_core::input::{Delivery, ExchangeId, Fact, Input, Now, Policy, Sender, StreamId, Ticket};
+use evermux_core::names::{Digest, Generation, UpstreamName};
+use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
+use evermux_core::record::Fingerprint;
+use evermux_core::seal::LinkClaim;
+use evermux_core::status::SessionReport;
+use mcp_wire::Message;
+
+pub use client::{Client, Reply};
+use disk::Disk;
+use rules::Rules;
+pub use upstream::{Answer, Upstream};
+
+pub const NAME: &str = "up";
+
+/// An exchange the core started and the upstream has not ended.
+#[derive(Debug, Clone)]
+pub struct Open {
+    pub spec: ExchangeSpec,
+    pub message: Option<Message>,
+}
+
+/// One response as its client sees it.
+#[derive(Debug, Default, Clone)]
+pub struct Response {
+    pub client: usize,
+    pub seq: u64,
+    pub accepted: bool,
+    pub taken: bool,
+    pub refused: Option<u16>,
+    pub ended: bool,
+    pub closed: bool,
+    pub stopping: bool,
+    pub listening: bool,
+    pub bodies: Vec<String>,
+    pub ids: usize,
+}
+
+pub struct World {
+    pub hub: Hub,
+    pub now_ms: u64,
+    pub generation: u64,
+    pub policies: Vec<Policy>,
+    pub identities: Vec<(UpstreamName, Fingerprint, bool)>,
+    pub disk: Disk,
+    pub upstream: Upstream,
+    pub clients: Vec<Client>,
+    pub open: BTreeMap<ExchangeId, Open>,
+    /// All that was ever started, in order.
+    pub started: Vec<(ExchangeId, Open)>,
+    pub aborted: BTreeSet<ExchangeId>,
+    /// Waiting for the upstream to look at them.
+    pub arrived: VecDeque<ExchangeId>,
+    pub responses: BTreeMap<StreamId, Response>,
+    pub notes: Vec<Note>,
+    pub drained: bool,
+    pub rules: Rules,
+    /// The upstream and the persist thread act by themselves.
+    pub auto: bool,
+    pumping: bool,
+    next_stream: u64,
+}
+
+pub fn digest(n: u128) -> Digest {
+    Digest(n)
+}
+
+pub fn fingerprint(identity: u128) -> Fingerprint {
+    Fingerprint { endpoint: Digest(1), identity: Digest(identity), headers: Digest(2), class: Digest(3) }
+}
+
+pub fn policy(name: &str) -> Policy {
+    Policy {
+        name: name.into(),
+        never_reinitialize: false,
+        keepalive: None,
+        call_timeout: None,
+        idle: Duration::from_secs(1800),
+        annotate: false,
+    }
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(policy(NAME))
+    }
+
+    pub fn with(policy: Policy) -> Self {
+        let mut world = Self {
+            hub: Hub::new([7; 32], Generation(1)),
+            now_ms: 1000,
+            generation: 1,
+            policies: vec![policy],
+            identities: vec![(NAME.into(), fingerprint(1), true)],
+            disk: Disk::default(),
+            upstream: Upstream::default(),
+            clients: Vec::new(),
+            open: BTreeMap::new(),
+            started: Vec::new(),
+            aborted: BTreeSet::new(),
+            arrived: VecDeque::new(),
+            responses: BTreeMap::new(),
+            notes: Vec::new(),
+            drained: false,
+            rules: Rules::default(),
+            auto: true,
+            pumping: false,
+            next_stream: 0,
+        };
+        world.configure();
+        world
+    }
+
+    pub fn configure(&mut self) {
+        self.put(Input::Configured(self.policies.clone()));
+        for (upstream, fingerprint, default) in self.identities.clone() {
+            self.put(Input::IdentityKnown { upstream, fingerprint, default });
+        }
+    }
+
+    pub fn now(&self) -> Now {
+        Now { mono: Duration::from_millis(self.now_ms), wall_ms: 1_700_000_000_000 + self.now_ms }
+    }
+
+    /// Hands one fact in and carries out what it brings; then, if `auto`, lets upstream and disk act.
+    pub fn put(&mut self, input: Input) {
+        self.handle(input);
+        if self.auto && !self.pumping {
+            self.pump();
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        let mut out = Outbox::new();
+        let now = self.now();
+        self.hub.handle(now, input, &mut out);
+        if let Some(due) = self.hub.deadline() {
+            assert!(due > now.mono, "P8: deadline {due:?} is not later than {now:?}");
+        }
+        for order in out {
+            self.obey(order);
+        }
+    }
+
+    /// Until neither the upstream nor the persist thread has anything to do.
+    pub fn pump(&mut self) {
+        self.pumping = true;
+        loop {
+            if let Some(exchange) = self.arrived.pop_front() {
+                let answer = self.upstream.next_answer(self.open.get(&exchange));
+                self.serve(exchange, answer);
+            } else if let Some((ticket, ok)) = self.disk.next_done() {
+                self.handle(Input::Persisted { ticket, ok });
+            } else {
+                break;
+            }
+        }
+        self.pumping = false;
+    }
+
+    /// The upstream treats an exchange this way.
+    pub fn serve(&mut self, exchange: ExchangeId, answer: Answer) {
+        self.arrived.retain(|other| *other != exchange);
+        let Some(open) = self.open.get(&exchange).cloned() else { return };
+        self.rules.note_treatment(exchange, &answer);
+        for fact in self.upstream.treat(&open, answer) {
+            self.fact(exchange, fact);
+        }
+    }
+
+    pub fn fact(&mut self, exchange: ExchangeId, fact: Fact) {
+        if !self.open.contains_key(&exchange) {
+            return;
+        }
+        self.rules.fact(exchange, &fact);
+        if matches!(fact, Fact::Ended(_)) {
+            self.open.remove(&exchange);
+            self.rules.ended(exchange);
+        }
+        self.put(Input::Exchange(exchange, fact));
+    }
+
+    fn obey(&mut self, order: Output) {
+        match order {
+            Output::Accept { stream, link } => self.accept(stream, link),
+            Output::Accepted(stream) => {
+                let response = self.response(stream);
+                assert!(!response.accepted && !response.ended, "202 after a head on {stream:?}");
+                (response.taken, response.ended) = (true, true);
+                let (client, seq) = (response.client, response.seq);
+                self.clients[client].settle(seq, Reply::Taken);
+            }
+            Output::Refuse { stream, status, body } => self.refuse(stream, status, &body),
+            Output::Event { stream, id, data } => self.event(stream, id, &data.into_bytes()),
+            Output::Stopping(stream) => self.response(stream).stopping = true,
+            Output::End(stream) => {
+                let response = self.response(stream);
+                assert!(response.accepted && !response.ended, "end without a head, or twice, on {stream:?}");
+                response.ended = true;
+                self.put_off(stream);
+            }
+            Output::Start { exchange, spec } => self.start(exchange, *spec),
+            Output::Abort(exchange) => {
+                assert!(self.open.remove(&exchange).is_some(), "{exchange:?} is aborted but not open");
+                self.arrived.retain(|other| *other != exchange);
+                self.aborted.insert(exchange);
+                self.rules.ended(exchange);
+            }
+            Output::Journal(entry) => {
+                self.rules.journalled(&entry);
+                self.disk.journal.add(entry);
+            }
+            Output::WriteRecord { ticket, record, sync } => self.disk.write(ticket, *record, sync),
+            Output::DeleteRecord { trajectory, upstream } => {
+                self.rules.lost(&upstream.to_string());
+                self.disk.delete(trajectory);
+            }
+            Output::Note(note) => {
+                if let Note::Lost { upstream, .. } = &note {
+                    self.rules.lost(&upstream.to_string());
+                }
+                self.notes.push(note);
+            }
+            Output::Drained => self.drained = true,
+        }
+    }
+
+    fn put_off(&mut self, stream: StreamId) {
+        // The shell says so once the last byte is out; nothing may depend on when.
+        let Some(response) = self.responses.get_mut(&stream) else { return };
+        response.closed = true;
+    }
+
+    fn response(&mut self, stream: StreamId) -> &mut Response {
+        let response = self.responses.get_mut(&stream);
+        response.unwrap_or_else(|| panic!("an order for {stream:?}, which nobody opened"))
+    }
+
+    fn accept(&mut self, stream: StreamId, link: Option<LinkClaim>) {
+        let response = self.response(stream);
+        assert!(!response.accepted && !response.ended, "a second head on {stream:?}");
+        response.accepted = true;
+        let client = response.client;
+        if let (Some(claim), false) = (link, self.responses[&stream].closed) {
+            self.clients[client].link = Some(claim);
+        }
+    }
+
+    fn refuse(&mut self, stream: StreamId, status: u16, body: &Bytes) {
+        let response = self.response(stream);
+        assert!(!response.accepted && !response.ended, "a refusal after a head on {stream:?}");
+        (response.refused, response.ended, response.closed) = (Some(status), true, true);
+        let (client, seq, listening) = (response.client, response.seq, response.listening);
+        if !listening {
+            let text = String::from_utf8_lossy(body).into_owned();
+            self.clients[client].settle(seq, Reply::Message(text));
+        }
+    }
+
+    fn event(&mut self, stream: StreamId, id: Option<evermux_core::seal::EventClaim>, data: &Bytes) {
+        let response = self.response(stream);
+        assert!(response.accepted && !response.ended, "an event outside of an open response {stream:?}");
+        response.ids += usize::from(id.is_some());
+        let (client, seq, listening, closed) =
+            (response.client, response.seq, response.listening, response.closed);
+        if !data.is_empty() {
+            response.bodies.push(String::from_utf8_lossy(data).into_owned());
+        }
+        if closed {
+            return;
+        }
+        let client = &mut self.clients[client];
+        if let Some(id) = id {
+            assert_eq!(
+                Some(id.link),
+                client.link.as_ref().map(|claim| claim.nonce),
+                "another link's event id"
+            );
+            client.saw(seq, id);
+        }
+        if !data.is_empty() && !listening {
+            client.receive(seq, data);
+        } else if !data.is_empty() {
+            client.heard.push(String::from_utf8_lossy(data).into_owned());
+        }
+    }
+
+    fn start(&mut self, exchange: ExchangeId, spec: ExchangeSpec) {
+        let message = match &spec.verb {
+            Verb::Post(body) => Some(Message::parse(body.clone()).expect("the core sends JSON-RPC")),
+            _ => None,
+        };
+        let open = Open { spec, message };
+        self.rules.starting(exchange, &open, &self.upstream);
+        self.open.insert(exchange, open.clone());
+        self.started.push((exchange, open));
+        self.arrived.push_back(exchange);
+    }
+
+    // ---- clients ----
+
+    pub fn client(&mut self) -> usize {
+        self.client_of(None)
+    }
+
+    pub fn client_of(&mut self, identity: Option<u128>) -> usize {
+        self.clients.push(Client::new(identity.map(Digest)));
+        self.clients.len() - 1
+    }
+
+    /// A client that has initialized.
+    pub fn joined(&mut self) -> usize {
+        let client = self.client();
+        self.join(client);
+        client
+    }
+
+    pub fn join(&mut self, client: usize) {
+        self.ask(
+            client,
+            "initialize",
+            r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#,
+        );
+        self.tell(client, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    }
+
+    /// Sends a request; its number comes back.
+    pub fn ask(&mut self, client: usize, method: &str, params: &str) -> u64 {
+        let id = self.clients[client].next_id();
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
+        self.say(client, &body)
+    }
+
+    /// A `tools/call` with an argument that names it everywhere.
+    pub fn call(&mut self, client: usize) -> u64 {
+        let tag = self.clients[client].tag(client);
+        self.ask(client, "tools/call", &format!(r#"{{"name":"t","arguments":{{"tag":"{tag}"}}}}"#))
+    }
+
+    pub fn call_with_token(&mut self, client: usize, token: &str) -> u64 {
+        let tag = self.clients[client].tag(client);
+        let params =
+            format!(r#"{{"name":"t","arguments":{{"tag":"{tag}"}},"_meta":{{"progressToken":{token}}}}}"#);
+        self.ask(client, "tools/call", &params)
+    }
+
+    pub fn read(&mut self, client: usize) -> u64 {
+        let tag = self.clients[client].tag(client);
+        self.ask(client, "resources/read", &format!(r#"{{"uri":"x:{tag}","tag":"{tag}"}}"#))
+    }
+
+    pub fn tell(&mut self, client: usize, body: &str) -> u64 {
+        self.say(client, body)
+    }
+
+    pub fn cancel(&mut self, client: usize, seq: u64) {
+        let id = self.clients[client].sent[&seq].id.clone().expect("a request");
+        self.clients[client].sent.get_mut(&seq).expect("sent").cancelled = true;
+        self.tell(
+            client,
+            &format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+            ),
+        );
+    }
+
+    pub fn say(&mut self, client: usize, body: &str) -> u64 {
+        let seq = self.clients[client].note(body);
+        self.deliver(client, seq);
+        seq
+    }
+
+    /// Sends a numbered message, for the first time or again.
+    pub fn deliver(&mut self, client: usize, seq: u64) -> StreamId {
+        let stream = self.stream(client, seq);
+        let state = &mut self.clients[client];
+        let message = state.sent.get_mut(&seq).expect("noted");
+        message.stream = Some(stream);
+        let delivery = Delivery {
+            seq: state.numbers.then_some(evermux_core::names::Seq(seq)),
+            ack: state.numbers.then(|| evermux_core::names::Seq(state.lowest_open())),
+            after: state.sent[&seq].last_event.clone(),
+            identity: state.identity,
+        };
+        let is_greeting = state.sent[&seq].body.contains("\"initialize\"");
+        let from = match &state.link {
+            Some(claim) if !is_greeting => Sender::Link(claim.clone()),
+            _ => Sender::Unknown,
+        };
+        let message = Message::parse(Bytes::from(state.sent[&seq].body.clone())).expect("a message");
+        let upstream = NAME.into();
+        self.put(Input::Posted { stream, upstream, from, message, delivery });
+        stream
+    }
+
+    pub fn stream(&mut self, client: usize, seq: u64) -> StreamId {
+        self.next_stream += 1;
+        let stream = StreamId(self.next_stream);
+        self.responses.insert(stream, Response { client, seq, ..Response::default() });
+        stream
+    }
+
+    pub fn listen(&mut self, client: usize) -> StreamId {
+        self.listen_after(client, None)
+    }
+
+    pub fn listen_after(&mut self, client: usize, after: Option<evermux_core::seal::EventClaim>) -> StreamId {
+        let seq = after.as_ref().map_or(0, |after| self.clients[client].seq_of(after));
+        let stream = self.stream(client, seq);
+        self.response(stream).listening = after.is_none();
+        if after.is_some() {
+            self.clients[client].sent.get_mut(&seq).expect("a call").stream = Some(stream);
+        }
+        let from = Sender::Link(self.clients[client].link.clone().expect("joined"));
+        self.put(Input::Listening { stream, upstream: NAME.into(), from, after });
+        stream
+    }
+
+    /// The client's connection for one message breaks.
+    pub fn hang_up(&mut self, client: usize, seq: u64) {
+        let Some(stream) = self.clients[client].sent[&seq].stream else { return };
+        self.close(stream);
+    }
+
+    pub fn close(&mut self, stream: StreamId) {
+        self.response(stream).closed = true;
+        self.put(Input::StreamClosed(stream));
+    }
+
+    pub fn end_link(&mut self, client: usize) {
+        let stream = self.stream(client, 0);
+        let from = Sender::Link(self.clients[client].link.clone().expect("joined"));
+        self.clients[client].gone = true;
+        self.put(Input::LinkEnded { stream, from });
+    }
+
+    // ---- time and death ----
+
+    /// Time goes on, with a tick at each deadline on the way.
+    pub fn advance(&mut self, ms: u64) {
+        let end = self.now_ms + ms;
+        let mut ticks = 0u64;
+        while let Some(due) = self.hub.deadline() {
+            let due_ms = u64::try_from(due.as_micros().div_ceil(1000)).expect("fits");
+            if due_ms > end {
+                break;
+            }
+            self.now_ms = due_ms.max(self.now_ms);
+            self.put(Input::Tick);
+            ticks += 1;
+            assert!(ticks < 1_000_000, "the loop spins");
+        }
+        self.now_ms = end;
+        self.put(Input::Tick);
+    }
+
+    /// SIGKILL: what is in memory is gone, the first `writes` of the pending record writes made it to disk.
+    pub fn kill(&mut self, writes: usize) {
+        self.disk.crash(writes);
+        self.open.clear();
+        self.arrived.clear();
+        self.rules.killed();
+        for response in self.responses.values_mut() {
+            response.closed = true;
+        }
+        self.generation += 1;
+        let seed = [u8::try_from(self.generation % 251).expect("fits"); 32];
+        self.hub = Hub::new(seed, Generation(self.generation));
+        self.drained = false;
+        let was = std::mem::replace(&mut self.auto, false);
+        self.configure();
+        let (records, journal) = (self.disk.records(), self.disk.journal.survivors());
+        self.rules.loaded(&records);
+        self.put(Input::Loaded { records, journal });
+        self.auto = was;
+    }
+
+    /// Every client comes back after a kill: unsettled messages in order, same numbers.
+    pub fn come_back(&mut self) {
+        for client in 0..self.clients.len() {
+            for seq in self.clients[client].unsettled() {
+                self.deliver(client, seq);
+            }
+        }
+    }
+
+    // ---- what was seen ----
+
+    pub fn reply(&self, client: usize, seq: u64) -> Option<&Reply> {
+        self.clients[client].sent[&seq].reply.as_ref()
+    }
+
+    pub fn text(&self, client: usize, seq: u64) -> String {
+        match self.reply(client, seq) {
+            Some(Reply::Message(text)) => text.clone(),
+            other => panic!("message {seq} of client {client} has {other:?}"),
+        }
+    }
+
+    /// The kind and outcome of an error of evermux's own, as `kind/outcome`; `ok` for anything else.
+    pub fn outcome(&self, client: usize, seq: u64) -> String {
+        let Some(Reply::Message(text)) = self.reply(client, seq) else {
+            return if self.reply(client, seq).is_some() { "taken".into() } else { "none".into() };
+        };
+        let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let facts = &value["error"]["data"]["evermux"];
+        match (facts["kind"].as_str(), facts["outcome"].as_str()) {
+            (Some(kind), Some(outcome)) => format!("{kind}/{outcome}"),
+            _ if value.get("error").is_some() => "error".into(),
+            _ => "ok".into(),
+        }
+    }
+
+    pub fn session(&self) -> SessionReport {
+        self.hub.report().sessions.into_iter().next().expect("one session")
+    }
+
+    /// Requests and notifications the core sent, by method, since the start.
+    pub fn sent(&self, method: &str) -> usize {
+        self.started.iter().filter(|(_, open)| method_of(open) == method).count()
+    }
+
+    /// The open exchange of a method, the newest.
+    pub fn exchange(&self, method: &str) -> ExchangeId {
+        let mut open = self.open.iter().rev().filter(|(_, open)| method_of(open) == method);
+        *open.next().unwrap_or_else(|| panic!("no open {method}")).0
+    }
+
+    /// The id of an open request, towards the upstream.
+    pub fn wire(&self, exchange: ExchangeId) -> u64 {
+        let message = self.open[&exchange].message.as_ref();
+        message.and_then(Message::id).and_then(|id| id.as_number()).expect("a request of ours")
+    }
+
+    pub fn spec(&self, exchange: ExchangeId) -> &ExchangeSpec {
+        &self.open[&exchange].spec
+    }
+}
+
+pub fn method_of(open: &Open) -> &str {
+    match &open.spec.verb {
+        Verb::Get => "GET",
+        Verb::Delete => "DELETE",
+        Verb::Post(_) => open.message.as_ref().and_then(Message::method).unwrap_or("response"),
+    }
+}
+
+/// The tag a test gave a message, wherever in it.
+pub fn tag_of(message: &Message) -> Option<String> {
+    let text = std::str::from_utf8(message.bytes()).ok()?;
+    let (_, rest) = text.split_once(r#""tag":""#)?;
+    Some(rest.split('"').next()?.to_owned())
+}
+
+pub fn ticket_of(order: &Output) -> Option<Ticket> {
+    if let Output::WriteRecord { ticket, .. } = order { Some(*ticket) } else { None }
+}

@@ -1,0 +1,178 @@
+//! What must hold at every moment, whatever the scenario.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evermux_core::input::{End, ExchangeId, Fact};
+use evermux_core::names::{Digest, LinkNonce, Seq, SessionId, Trajectory, WireId};
+use evermux_core::output::Verb;
+use evermux_core::record::{HandshakeState, JournalEntry, Record};
+use mcp_wire::Kind;
+
+use super::{Answer, Open, Upstream, method_of, tag_of};
+
+/// What is known of the last sending of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    /// It may have been processed.
+    Counts,
+    /// Never written, or refused at the head for the session's sake.
+    DoesNotCount,
+}
+
+#[derive(Debug, Clone)]
+struct Bound {
+    session: Option<SessionId>,
+    revision: String,
+    acknowledged: bool,
+}
+
+type Key = (String, Digest);
+
+#[derive(Debug, Default)]
+pub struct Rules {
+    bound: BTreeMap<Key, Bound>,
+    may_initialize: BTreeMap<Key, bool>,
+    initializing: BTreeMap<Key, ExchangeId>,
+    minted: BTreeMap<ExchangeId, Option<SessionId>>,
+    exchanges: BTreeMap<ExchangeId, Open>,
+    /// Journalled in this process and not started yet.
+    announced: BTreeSet<u64>,
+    wires: BTreeMap<(Trajectory, WireId), (LinkNonce, Option<Seq>)>,
+    sendings: BTreeMap<String, Sending>,
+}
+
+fn key(open: &Open) -> Key {
+    (open.spec.upstream.to_string(), open.spec.fingerprint.identity)
+}
+
+impl Rules {
+    pub fn journalled(&mut self, entry: &JournalEntry) {
+        if let JournalEntry::Sent { link, seq, trajectory, wire, .. } = entry {
+            self.announced.insert(wire.0);
+            let owner = self.wires.entry((*trajectory, *wire)).or_insert((*link, *seq));
+            assert_eq!(*owner, (*link, *seq), "P3: {wire:?} names two calls");
+        }
+    }
+
+    pub fn starting(&mut self, exchange: ExchangeId, open: &Open, _upstream: &Upstream) {
+        let method = method_of(open).to_owned();
+        if method == "initialize" {
+            self.initialize_starts(exchange, open);
+        } else if !matches!(open.spec.verb, Verb::Delete) {
+            self.in_session(open, &method);
+        }
+        let request = open.message.as_ref().filter(|message| message.kind() == Kind::Request);
+        if let Some(request) = request.filter(|_| !matches!(method.as_str(), "initialize" | "ping")) {
+            let wire = request.id().and_then(|id| id.as_number()).expect("our ids are numbers");
+            assert!(self.announced.remove(&wire), "{method} {wire} was started before it was journalled");
+            if let Some(token) = request.progress_token() {
+                assert_eq!(token.as_number(), Some(wire), "P3: a progress token that is not ours");
+            }
+        }
+        if let (true, Some(tag)) = (method == "tools/call", open.message.as_ref().and_then(tag_of)) {
+            let before = self.sendings.insert(tag.clone(), Sending::Counts);
+            assert_ne!(before, Some(Sending::Counts), "P4: {tag} is sent again although it may have run");
+        }
+        self.exchanges.insert(exchange, open.clone());
+    }
+
+    fn initialize_starts(&mut self, exchange: ExchangeId, open: &Open) {
+        assert!(open.spec.session.is_none(), "initialize carries a session");
+        assert!(open.spec.protocol_version.is_none(), "initialize carries a version header");
+        let key = key(open);
+        assert!(!self.initializing.contains_key(&key), "two initializes at once");
+        assert!(self.may_initialize.get(&key).copied().unwrap_or(true), "an initialize without a loss");
+        self.initializing.insert(key, exchange);
+    }
+
+    fn in_session(&self, open: &Open, method: &str) {
+        let bound = self.bound.get(&key(open)).unwrap_or_else(|| panic!("{method} without a session"));
+        assert_eq!(open.spec.session, bound.session, "{method} carries another session");
+        let revision = (bound.revision != "2025-03-26").then(|| bound.revision.clone());
+        assert_eq!(open.spec.protocol_version, revision, "{method} carries another version");
+        let early = matches!(method, "notifications/initialized" | "ping" | "response");
+        assert!(early || bound.acknowledged, "{method} before `initialized` was answered");
+    }
+
+    pub fn note_treatment(&mut self, exchange: ExchangeId, answer: &Answer) {
+        let _ = (exchange, answer);
+    }
+
+    pub fn fact(&mut self, exchange: ExchangeId, fact: &Fact) {
+        let Some(open) = self.exchanges.get(&exchange).cloned() else { return };
+        let method = method_of(&open).to_owned();
+        match (method.as_str(), fact) {
+            ("initialize", Fact::Head { session }) => {
+                self.minted.insert(exchange, session.clone());
+            }
+            ("initialize", Fact::Message { message, .. }) => {
+                let Some(result) = message.result() else { return };
+                let result: serde_json::Value = serde_json::from_slice(result).expect("JSON");
+                let revision = result["protocolVersion"].as_str().unwrap_or_default().to_owned();
+                if !mcp_wire::version::is_known_session_revision(&revision) {
+                    return;
+                }
+                let session = self.minted.remove(&exchange).flatten();
+                self.initializing.remove(&key(&open));
+                self.may_initialize.insert(key(&open), false);
+                self.bound.insert(key(&open), Bound { session, revision, acknowledged: false });
+            }
+            ("notifications/initialized", Fact::Head { .. } | Fact::Ended(End::Clean)) => {
+                if let Some(bound) =
+                    self.bound.get_mut(&key(&open)).filter(|b| b.session == open.spec.session)
+                {
+                    bound.acknowledged = true;
+                }
+            }
+            ("notifications/initialized", Fact::Ended(End::Refused(_))) => {
+                self.may_initialize.insert(key(&open), true);
+            }
+            _ => {}
+        }
+        if let ("tools/call", Some(tag)) = (method.as_str(), open.message.as_ref().and_then(tag_of)) {
+            let free = match fact {
+                Fact::Ended(End::NeverWritten(_)) => true,
+                Fact::Ended(End::Refused(refusal)) => matches!(refusal.status, 400 | 401 | 403 | 404),
+                Fact::Message { message, .. } => {
+                    message.error_message().is_some_and(|words| words.to_lowercase().contains("session"))
+                }
+                _ => false,
+            };
+            if free {
+                self.sendings.insert(tag, Sending::DoesNotCount);
+            }
+        }
+    }
+
+    pub fn lost(&mut self, upstream: &str) {
+        for (key, may) in &mut self.may_initialize {
+            *may |= key.0 == upstream;
+        }
+    }
+
+    pub fn ended(&mut self, exchange: ExchangeId) {
+        self.exchanges.remove(&exchange);
+        self.initializing.retain(|_, open| *open != exchange);
+    }
+
+    pub fn killed(&mut self) {
+        self.initializing.clear();
+        self.exchanges.clear();
+        self.announced.clear();
+        self.bound.clear();
+        self.may_initialize.clear();
+    }
+
+    pub fn loaded(&mut self, records: &[Record]) {
+        for record in records {
+            let key = (record.upstream.to_string(), record.fingerprint.identity);
+            self.may_initialize.insert(key.clone(), false);
+            let bound = Bound {
+                session: record.session_id.clone(),
+                revision: record.protocol_version.clone(),
+                acknowledged: record.handshake_state == HandshakeState::Acknowledged,
+            };
+            self.bound.insert(key, bound);
+        }
+    }
+}

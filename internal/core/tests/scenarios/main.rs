@@ -1,0 +1,14 @@
+//! What the core promises, one topic a file.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cancels;
+mod ends;
+mod first_use;
+mod loss;
+mod memory;
+mod numbers;
+mod replays;
+mod streams;
+mod trouble;

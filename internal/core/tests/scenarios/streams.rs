@@ -1,0 +1,210 @@
+//! What comes without being asked for: progress, changed lists, questions, and the GET stream itself.
+
+use std::time::Duration;
+
+use evermux_core::input::{Fact, Policy};
+
+use crate::common::{Answer, NAME, World, method_of, policy, upstream::*};
+
+fn progress(token: u64) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1}}}}"#
+    )
+}
+
+#[test]
+fn progress_goes_to_its_owner_and_only_if_asked_for() {
+    let mut w = World::new();
+    let clients = [w.joined(), w.joined()];
+    w.auto = false;
+    let asked = w.call_with_token(clients[0], "\"mine\"");
+    let silent = w.call(clients[1]);
+    let posts = [w.arrived[0], w.arrived[1]];
+    let wires = posts.map(|post| w.wire(post));
+    // On the other call's stream, with that stream's position: the position is worth nothing to the first.
+    w.fact(posts[1], Fact::Message { message: message(&progress(wires[0])), cursor: Some("b/1".into()) });
+    w.fact(posts[1], says(&progress(wires[1])));
+    assert_eq!(w.clients[clients[0]].sent[&asked].progress.len(), 1);
+    assert_eq!(w.clients[clients[0]].sent[&asked].last_event, None);
+    assert!(w.clients[clients[1]].sent[&silent].progress.is_empty());
+    let seen = w.clients[clients[1]].sent[&silent].last_event.clone().and_then(|event| event.cursor);
+    assert_eq!(seen.as_deref(), Some("b/1"));
+    for post in posts {
+        w.serve(post, Answer::Model);
+    }
+    w.fact(posts[0], says(&progress(wires[0])));
+    assert_eq!(w.clients[clients[0]].sent[&asked].progress.len(), 1, "none after the end");
+}
+
+#[test]
+fn a_ping_of_the_server_is_answered_and_other_questions_are_declined() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(client);
+    let exchange = w.exchange("tools/call");
+    w.auto = false;
+    w.fact(exchange, says(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#));
+    w.fact(exchange, says(r#"{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{}}"#));
+    let bodies: Vec<String> = w
+        .open
+        .values()
+        .filter(|open| method_of(open) == "response")
+        .map(|open| String::from_utf8(open.message.as_ref().unwrap().bytes().to_vec()).unwrap())
+        .collect();
+    assert!(bodies[0].contains(r#""id":"p""#) && bodies[0].contains(r#""result":{}"#), "{bodies:?}");
+    assert!(bodies[1].contains("-32601") && bodies[1].contains(r#""id":7"#), "{bodies:?}");
+}
+
+#[test]
+fn one_get_stream_serves_all_listeners_once_each() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let clients = [w.joined(), w.joined()];
+    let streams = clients.map(|client| w.listen(client));
+    w.call(clients[0]);
+    assert_eq!(w.sent("GET"), 1);
+    let get = w.exchange("GET");
+    let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+    w.fact(get, says_at(changed, "g/1"));
+    w.close(streams[1]);
+    w.fact(get, says_at(changed, "g/2"));
+    assert_eq!(w.clients[clients[0]].heard.len(), 2);
+    assert_eq!(w.clients[clients[1]].heard.len(), 1);
+}
+
+#[test]
+fn a_cut_get_stream_is_opened_again_from_its_position() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.joined();
+    w.listen(client);
+    w.call(client);
+    let get = w.exchange("GET");
+    w.fact(get, Fact::Cursor("s1/0/1".into()));
+    w.upstream.rule("GET", Answer::Facts(vec![head()]));
+    w.fact(get, cut());
+    w.advance(2_000);
+    assert_eq!(w.sent("GET"), 2);
+    assert_eq!(w.spec(w.exchange("GET")).last_event_id.as_deref(), Some("s1/0/1"));
+}
+
+#[test]
+fn a_get_stream_that_ends_at_once_is_asked_for_less_and_less() {
+    let mut w = World::new();
+    for _ in 0..1000 {
+        w.upstream.rule("GET", Answer::Facts(vec![head(), clean()]));
+    }
+    let client = w.joined();
+    w.listen(client);
+    w.call(client);
+    w.advance(600_000);
+    assert!(w.sent("GET") <= 16, "{} in ten minutes", w.sent("GET"));
+}
+
+#[test]
+fn a_server_without_a_get_stream_is_not_asked_again_and_nothing_else_suffers() {
+    for (status, remembered) in [(405, true), (404, false), (400, false)] {
+        let mut w = World::new();
+        w.upstream.rule("GET", Answer::Status(status, LOST));
+        let client = w.joined();
+        w.listen(client);
+        let call = w.call(client);
+        assert_eq!(w.outcome(client, call), "ok");
+        w.advance(600_000);
+        assert_eq!((w.sent("GET"), w.sent("initialize")), (1, 1));
+        w.upstream.rule("GET", Answer::Status(status, LOST));
+        w.kill(9);
+        w.listen(client);
+        w.call(client);
+        assert_eq!(w.sent("GET") == 1, remembered, "{status}");
+    }
+}
+
+#[test]
+fn a_stream_still_booked_is_waited_for() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    w.upstream.rule("GET", Answer::Status(409, ""));
+    let client = w.joined();
+    w.listen(client);
+    w.call(client);
+    w.advance(5_000);
+    assert_eq!(w.sent("GET"), 2);
+    assert_eq!(w.sent("initialize"), 1);
+}
+
+#[test]
+fn a_listener_wakes_a_stored_session_that_has_a_stream() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.joined();
+    w.listen(client);
+    w.call(client);
+    w.kill(9);
+    w.listen(client);
+    assert_eq!(w.session().status.word(), "resumed");
+    assert_eq!((w.sent("initialize"), w.sent("GET")), (1, 2));
+}
+
+#[test]
+fn a_chatty_stream_does_not_write_a_record_for_each_event() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.joined();
+    w.listen(client);
+    w.call(client);
+    let (get, before) = (w.exchange("GET"), w.disk.writes);
+    for at in 0..500 {
+        w.fact(get, Fact::Cursor(format!("s1/0/{at}")));
+        w.advance(10);
+    }
+    assert!(w.disk.writes - before <= 7, "{}", w.disk.writes - before);
+}
+
+fn kept_alive() -> Policy {
+    Policy { keepalive: Some(Duration::from_secs(120)), idle: Duration::from_secs(1800), ..policy(NAME) }
+}
+
+#[test]
+fn a_quiet_session_is_pinged_while_somebody_was_here_lately() {
+    let mut w = World::with(kept_alive());
+    let client = w.joined();
+    w.call(client);
+    w.advance(1_700_000);
+    let pings = w.sent("ping");
+    assert!((12..=15).contains(&pings), "{pings}");
+    w.advance(7_200_000);
+    assert!(w.sent("ping") <= pings + 2, "abandoned sessions sleep");
+    let call = w.call(client);
+    assert_eq!(w.outcome(client, call), "ok");
+}
+
+#[test]
+fn an_unanswered_keepalive_costs_nothing() {
+    let mut w = World::with(kept_alive());
+    let client = w.joined();
+    w.upstream.rule("ping", Answer::Hold);
+    w.upstream.rule("ping", Answer::Status(503, ""));
+    w.upstream.rule("ping", Answer::CutBefore);
+    w.advance(600_000);
+    let call = w.call(client);
+    assert_eq!(w.outcome(client, call), "ok");
+    assert_eq!(w.sent("initialize"), 1);
+}
+
+#[test]
+fn links_that_nobody_hears_of_are_forgotten() {
+    let mut w = World::new();
+    for _ in 0..20 {
+        let client = w.joined();
+        w.clients[client].numbers = false;
+        w.call(client);
+    }
+    assert_eq!(w.hub.sizes()["links"], 20);
+    let listening = w.joined();
+    w.listen(listening);
+    // Those that numbered a message may repeat it for a day.
+    w.advance(90_000_000);
+    assert_eq!(w.hub.sizes()["links"], 1);
+}
