@@ -1,0 +1,168 @@
+//! Starts a daemon if none runs: of twenty shims at once exactly one does, and nobody fails.
+//!
+//! The start lock serialises starters; the daemon's own lock is what makes it single. So a starter whose daemon
+//! says that it cannot run looks once more whether somebody serves: another's success is as good.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use evermux_config::Paths;
+use mcp_http::UnixSender;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::Instant;
+
+use crate::control::{self, ControlError};
+use crate::exit;
+use crate::report::chain;
+
+/// So long a daemon may take from its start to its line.
+const READY_LIMIT: Duration = Duration::from_secs(10);
+/// So long another starter is waited for: its daemon's limit, and a little.
+const LOCK_LIMIT: Duration = Duration::from_secs(12);
+/// How often a held start lock is tried again. `flock` has no wait that does not block the thread, and the shim
+/// has only one.
+const LOCK_POLL: Duration = Duration::from_millis(20);
+/// The longest line of a starting daemon that is read, in bytes.
+const LINE_CAP: u64 = 64 << 10;
+
+/// Why no daemon could be started. Safe to repeat.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum StartError {
+    /// Something on the way failed that may not fail again.
+    #[error("{0}")]
+    NotYet(String),
+    /// The daemon said why it cannot run.
+    #[error("{0}")]
+    Failed(String),
+    /// The daemon said that the config is wrong: the user's to mend.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// The line a starting daemon prints.
+#[derive(Debug, Deserialize)]
+struct Ready {
+    ready: bool,
+    #[serde(default)]
+    error: Option<String>,
+    #[serde(default)]
+    exit: Option<u8>,
+}
+
+/// Returns once a daemon answers on the socket of `paths`.
+pub(crate) async fn ensure_daemon(paths: &Paths, sender: &UnixSender) -> Result<(), StartError> {
+    evermux_store::ensure_private_dir(&paths.runtime_dir)
+        .map_err(|error| StartError::Failed(chain(&error)))?;
+    let deadline = Instant::now() + LOCK_LIMIT;
+    let lock = open_lock(&paths.runtime_dir.join("start.lock"))?;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(StartError::NotYet("another start of the daemon does not end".to_owned()));
+            }
+            Err(TryLockError::Error(error)) => return Err(not_yet("the start lock", &error)),
+        }
+        tokio::time::sleep(LOCK_POLL).await;
+        if control::hello(sender).await.is_ok() {
+            return Ok(());
+        }
+    }
+    // The lock is held from here to the end of this function.
+    match control::hello(sender).await {
+        Err(ControlError::Nobody) => {}
+        Ok(()) => return Ok(()),
+        Err(error) => return Err(StartError::NotYet(error.to_string())),
+    }
+    let started = start(paths).await;
+    if started.is_err() && control::hello(sender).await.is_ok() {
+        return Ok(());
+    }
+    started
+}
+
+fn not_yet(what: &str, error: &std::io::Error) -> StartError {
+    StartError::NotYet(format!("{what}: {error}"))
+}
+
+/// Never removed: removing it would let two starters hold two locks of one name.
+fn open_lock(path: &Path) -> Result<File, StartError> {
+    let opened =
+        OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    opened.map_err(|error| not_yet(&path.display().to_string(), &error))
+}
+
+async fn start(paths: &Paths) -> Result<(), StartError> {
+    let program = own_program().map_err(|error| not_yet("this program's own file", &error))?;
+    let mut command = Command::new(program);
+    command.arg("--config").arg(&paths.config_file);
+    command.arg("--state-dir").arg(&paths.state_dir);
+    command.arg("--runtime-dir").arg(&paths.runtime_dir);
+    command.args(["daemon", "--detached"]);
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| not_yet("the daemon cannot be started", &error))?;
+    let line = child.stdout.take();
+    reap(child);
+    match tokio::time::timeout(READY_LIMIT, first_line(line)).await {
+        Ok(line) => verdict(&line),
+        Err(_late) => Err(StartError::NotYet(format!(
+            "the daemon was started and is not ready after {} s",
+            READY_LIMIT.as_secs()
+        ))),
+    }
+}
+
+/// While this process lives the daemon is its child, and would stay a zombie once it ends.
+fn reap(mut child: Child) {
+    // Not joined on purpose: it lasts as long as the daemon or this process, whichever ends first.
+    drop(tokio::spawn(async move { drop(child.wait().await) }));
+}
+
+/// The running program, also after its file was replaced by an upgrade.
+fn own_program() -> std::io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let replaced = path.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map(PathBuf::from);
+    Ok(replaced.filter(|path| path.exists()).unwrap_or(path))
+}
+
+async fn first_line(stdout: Option<ChildStdout>) -> Vec<u8> {
+    let mut line = Vec::new();
+    let Some(stdout) = stdout else { return line };
+    let mut stdout = stdout.take(LINE_CAP);
+    // The daemon closes its end after the line, so this ends with the line or with the daemon.
+    while !line.contains(&b'\n') && matches!(stdout.read_buf(&mut line).await, Ok(1..)) {}
+    line
+}
+
+fn verdict(line: &[u8]) -> Result<(), StartError> {
+    let Ok(said) = serde_json::from_slice::<Ready>(line.trim_ascii()) else {
+        return Err(StartError::Failed("the daemon ended without a word; see its log".to_owned()));
+    };
+    let error = said.error.unwrap_or_else(|| "the daemon gave no reason".to_owned());
+    match (said.ready, said.exit) {
+        (true, _) => Ok(()),
+        (false, Some(exit::CONFIG)) => Err(StartError::Config(error)),
+        (false, _) => Err(StartError::Failed(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn understands_what_a_starting_daemon_says() {
+        assert_eq!(verdict(b"{\"ready\":true}\n"), Ok(()));
+        let config = verdict(b"{\"ready\":false,\"error\":\"bad url\",\"exit\":2}\n");
+        assert_eq!(config, Err(StartError::Config("bad url".into())));
+        let other = verdict(b"{\"ready\":false,\"error\":\"no space\",\"exit\":1}");
+        assert_eq!(other, Err(StartError::Failed("no space".into())));
+        assert!(matches!(verdict(b""), Err(StartError::Failed(_))));
+    }
+}
