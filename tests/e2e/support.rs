@@ -1,0 +1,27 @@
+//! What every test here starts from.
+
+use std::path::Path;
+use std::time::Duration;
+
+use evermux_testkit::{Harness, Script, Upstream};
+
+/// The binary under test.
+pub(crate) fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_evermux"))
+}
+
+/// Long enough for a loaded two-core machine; a test that needs it has found a hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A harness with one upstream called `up`.
+pub(crate) fn with_upstream(script: Script) -> (Harness, Upstream) {
+    with_settings(script, "")
+}
+
+/// The same, with more lines in the upstream's table.
+pub(crate) fn with_settings(script: Script, settings: &str) -> (Harness, Upstream) {
+    let upstream = Upstream::start(script);
+    let harness = Harness::new(binary());
+    harness.add_upstream("up", &upstream.url(), settings);
+    (harness, upstream)
+}

@@ -1,0 +1,155 @@
+//! The house rules that a machine can hold: direction of dependencies, what the core may depend on, budgets,
+//! module heads. A rule without a test is a wish.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
+
+/// Lines of one file, tests cut off.
+const LONGEST_FILE: usize = 600;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn metadata() -> Metadata {
+    MetadataCommand::new().current_dir(root()).no_deps().exec().unwrap()
+}
+
+/// `cmd` above `internal` above `pkgs`; test code may look anywhere.
+fn storey(manifest: &str) -> u8 {
+    match manifest {
+        path if path.contains("/cmd/") => 3,
+        path if path.contains("/internal/") => 2,
+        path if path.contains("/pkgs/") => 1,
+        _ => 4,
+    }
+}
+
+#[test]
+fn dependencies_run_downwards() {
+    let metadata = metadata();
+    let storeys: BTreeMap<&str, u8> =
+        metadata.packages.iter().map(|p| (p.name.as_str(), storey(p.manifest_path.as_str()))).collect();
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let from = storeys[package.name.as_str()];
+        for dependency in package.dependencies.iter().filter(|d| d.kind == DependencyKind::Normal) {
+            if let Some(to) = storeys.get(dependency.name.as_str()).filter(|to| **to > from) {
+                wrong.push(format!("{} (storey {from}) uses {} (storey {to})", package.name, dependency.name));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_core_depends_on_nothing_that_touches_the_world() {
+    let allowed = ["base64", "blake3", "bytes", "mcp-wire", "serde", "serde_json", "thiserror"];
+    let metadata = metadata();
+    let core = metadata.packages.iter().find(|p| p.name.as_str() == "evermux-core").unwrap();
+    let used: Vec<&str> = core
+        .dependencies
+        .iter()
+        .filter(|d| d.kind == DependencyKind::Normal)
+        .map(|d| d.name.as_str())
+        .filter(|name| !allowed.contains(name))
+        .collect();
+    assert!(used.is_empty(), "{used:?}");
+}
+
+#[test]
+fn the_test_kit_is_used_by_tests_only() {
+    let users: Vec<String> = metadata()
+        .packages
+        .iter()
+        .filter(|p| p.dependencies.iter().any(|d| d.name == "evermux-testkit" && d.kind == DependencyKind::Normal))
+        .map(|p| p.name.to_string())
+        .collect();
+    assert!(users.is_empty(), "{users:?}");
+}
+
+#[test]
+fn the_top_level_is_what_the_design_says() {
+    let known = [
+        "AGENTS.md", "CHANGELOG.md", "Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "TODO.md", "clippy.toml",
+        "cmd", "deny.toml", "internal", "pkgs", "planning", "rustfmt.toml", "target", "tests",
+    ];
+    let strange: Vec<String> = fs::read_dir(root())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| !name.starts_with('.') && !known.contains(&name.as_str()))
+        .collect();
+    assert!(strange.is_empty(), "{strange:?}");
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && name != "node_modules" && !name.starts_with('.') {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+fn all_sources() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for dir in ["cmd", "internal", "pkgs", "tests"] {
+        sources(&root().join(dir), &mut found);
+    }
+    assert!(found.len() > 50, "the walk found {} files only", found.len());
+    found.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+fn is_test(path: &Path) -> bool {
+    let path = path.to_string_lossy();
+    path.contains("/tests/") || path.ends_with("tests.rs")
+}
+
+#[test]
+fn every_module_says_why_it_exists() {
+    let silent: Vec<PathBuf> = all_sources()
+        .into_iter()
+        .filter(|(_, text)| !text.starts_with("//!") && !text.starts_with("#!["))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(silent.is_empty(), "{silent:#?}");
+}
+
+#[test]
+fn files_stay_within_their_budget() {
+    let long: Vec<String> = all_sources()
+        .into_iter()
+        .filter(|(path, _)| !is_test(path))
+        .map(|(path, text)| {
+            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+            (path, code.lines().count())
+        })
+        .filter(|(_, lines)| *lines > LONGEST_FILE)
+        .map(|(path, lines)| format!("{}: {lines} lines", path.display()))
+        .collect();
+    assert!(long.is_empty(), "{long:#?}");
+}
+
+#[test]
+fn the_hub_only_dispatches() {
+    let hub = fs::read_to_string(root().join("internal/core/src/hub.rs")).unwrap();
+    assert!(hub.lines().count() <= 450, "{} lines", hub.lines().count());
+}
+
+#[test]
+fn no_test_sleeps_and_none_is_left_out() {
+    let me = Path::new("tidy.rs");
+    let wrong: Vec<String> = all_sources()
+        .into_iter()
+        .filter(|(path, _)| is_test(path) && !path.ends_with(me))
+        .filter(|(_, text)| text.contains("thread::sleep(") || text.contains("#[ignore"))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,1 @@
+//! Official SDK clients and servers on both sides of evermux.
