@@ -5,7 +5,7 @@ use crate::hub::{Hub, Upstream};
 use crate::input::Policy;
 use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
 use crate::output::{Note, Output};
-use crate::record::{Fingerprint, JournalledCall, Record};
+use crate::record::{Fingerprint, HandshakeState, JournalledCall, Record};
 use crate::resume::{Resume, Source, changed_class, resume};
 use crate::session::{Phase, PoolKey, Rest, Session, SessionIx};
 
@@ -76,6 +76,7 @@ impl Hub {
             self.load(record);
         }
         for call in journal {
+            self.acknowledged_by(&call);
             match call.seq {
                 Some(seq) => self.remember(seq, call),
                 None if !call.settled => self.unclaimed.push(call),
@@ -83,6 +84,18 @@ impl Hub {
             }
         }
         self.arm_sweep();
+    }
+
+    /// No call goes out before `initialized` was answered: a journalled one proves it where the record, written
+    /// later and without a sync, was overtaken by the kill.
+    fn acknowledged_by(&mut self, call: &JournalledCall) {
+        let mine = |session: &&mut Session| {
+            session.trajectory == call.trajectory && session.handshake == call.handshake
+        };
+        let record = self.sessions.values_mut().find(mine).and_then(|session| session.record.as_mut());
+        if let Some(record) = record.filter(|r| r.handshake_state == HandshakeState::Answered) {
+            record.handshake_state = HandshakeState::Acknowledged;
+        }
     }
 
     /// A number that was sent twice was refused the first time: the later sending counts.

@@ -161,9 +161,13 @@ impl Hub {
     /// A pooled session declares no capability that would let a server ask a client anything but `ping`.
     fn on_ask(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let (Some(id), Some(state)) = (message.id(), self.exchanges.get(&exchange)) else { return };
-        let (ix, handshake) = (state.session, state.handshake);
+        let (ix, handshake, purpose) = (state.session, state.handshake, state.purpose);
         self.pass_position(exchange, cursor);
-        // An answer belongs to the session that asked.
+        // An answer belongs to the session that asked, and during `initialize` there is none to name yet.
+        if matches!(purpose, Purpose::Initialize(_)) {
+            self.order(Output::Note(Note::Dropped("a question before the session has a name")));
+            return;
+        }
         if self.sessions.get(&ix).is_none_or(|session| session.handshake != handshake) {
             return;
         }

@@ -91,6 +91,13 @@ pub fn fingerprint(identity: u128) -> Fingerprint {
     Fingerprint { endpoint: Digest(1), identity: Digest(identity), headers: Digest(2), class: Digest(3) }
 }
 
+/// Each process has its own randomness.
+fn seed(generation: u64) -> [u8; 32] {
+    let mut seed = [7; 32];
+    seed[..8].copy_from_slice(&generation.to_be_bytes());
+    seed
+}
+
 pub fn policy(name: &str) -> Policy {
     Policy {
         name: name.into(),
@@ -109,7 +116,7 @@ impl World {
 
     pub fn with(policy: Policy) -> Self {
         let mut world = Self {
-            hub: Hub::new([7; 32], Generation(1)),
+            hub: Hub::new(seed(1), Generation(1)),
             now_ms: 1000,
             generation: 1,
             policies: vec![policy],
@@ -346,6 +353,11 @@ impl World {
         self.tell(client, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
     }
 
+    /// Only the first step: `initialized` belongs after the answer.
+    pub fn join_slowly(&mut self, client: usize) {
+        self.ask(client, "initialize", r#"{"protocolVersion":"2025-11-25"}"#);
+    }
+
     /// Sends a request; its number comes back.
     pub fn ask(&mut self, client: usize, method: &str, params: &str) -> u64 {
         let id = self.clients[client].next_id();
@@ -395,6 +407,10 @@ impl World {
     /// Sends a numbered message, for the first time or again.
     pub fn deliver(&mut self, client: usize, seq: u64) -> StreamId {
         let stream = self.stream(client, seq);
+        // A client repeats what it has no connection for any more, whether or not the daemon knows yet.
+        if let Some(old) = self.clients[client].sent[&seq].stream {
+            self.response(old).closed = true;
+        }
         let state = &mut self.clients[client];
         let message = state.sent.get_mut(&seq).expect("noted");
         message.stream = Some(stream);
@@ -486,13 +502,12 @@ impl World {
             response.closed = true;
         }
         self.generation += 1;
-        let seed = [u8::try_from(self.generation % 251).expect("fits"); 32];
-        self.hub = Hub::new(seed, Generation(self.generation));
+        self.hub = Hub::new(seed(self.generation), Generation(self.generation));
         self.drained = false;
         let was = std::mem::replace(&mut self.auto, false);
         self.configure();
         let (records, journal) = (self.disk.records(), self.disk.journal.survivors());
-        self.rules.loaded(&records);
+        self.rules.loaded(&records, &journal);
         self.put(Input::Loaded { records, journal });
         self.auto = was;
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evermux_core::input::{End, ExchangeId, Fact};
 use evermux_core::names::{Digest, LinkNonce, Seq, SessionId, Trajectory, WireId};
 use evermux_core::output::Verb;
-use evermux_core::record::{HandshakeState, JournalEntry, Record};
+use evermux_core::record::{HandshakeState, JournalEntry, JournalledCall, Record};
 use mcp_wire::Kind;
 
 use super::{Answer, Open, Upstream, method_of, tag_of};
@@ -163,14 +163,17 @@ impl Rules {
         self.may_initialize.clear();
     }
 
-    pub fn loaded(&mut self, records: &[Record]) {
+    pub fn loaded(&mut self, records: &[Record], journal: &[JournalledCall]) {
         for record in records {
             let key = (record.upstream.to_string(), record.fingerprint.identity);
             self.may_initialize.insert(key.clone(), false);
             let bound = Bound {
                 session: record.session_id.clone(),
                 revision: record.protocol_version.clone(),
-                acknowledged: record.handshake_state == HandshakeState::Acknowledged,
+                acknowledged: record.handshake_state == HandshakeState::Acknowledged
+                    || journal.iter().any(|call| {
+                        call.trajectory == record.trajectory && call.handshake == record.handshake
+                    }),
             };
             self.bound.insert(key, bound);
         }

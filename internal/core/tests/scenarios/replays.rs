@@ -229,3 +229,23 @@ fn a_client_that_does_not_number_comes_back_by_get() {
     w.put(evermux_core::input::Input::Listening { stream, upstream, from, after });
     assert_eq!(w.responses[&stream].refused, Some(404), "another link's event id");
 }
+
+#[test]
+fn a_journalled_call_proves_that_initialized_was_answered() {
+    let mut w = World::new();
+    w.auto = false;
+    let client = w.client();
+    w.join(client);
+    w.serve(w.exchange("initialize"), Answer::Model);
+    let (ticket, ok) = w.disk.force().expect("the record");
+    w.put(evermux_core::input::Input::Persisted { ticket, ok });
+    w.serve(w.exchange("notifications/initialized"), Answer::Model);
+    let call = w.call(client);
+    w.serve(w.exchange("tools/call"), Answer::CutAfterCursor);
+    // The write that says so is lost with the process.
+    w.kill(0);
+    w.auto = true;
+    w.come_back();
+    assert_eq!(w.outcome(client, call), "ok");
+    assert_eq!((w.sent("notifications/initialized"), w.sent("GET")), (1, 1));
+}

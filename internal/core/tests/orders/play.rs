@@ -1,0 +1,292 @@
+//! The moves of the game, as numbers that are taken modulo what there is: so every order is a valid one, and
+//! shrinks well.
+
+use evermux_core::input::{ExchangeId, Fact, Input};
+use proptest::prelude::*;
+
+use crate::common::{Answer, NAME, World, fingerprint, method_of, policy, upstream::*};
+
+#[derive(Debug, Clone)]
+pub(crate) enum Op {
+    Join,
+    Call(u8, bool),
+    Read(u8),
+    Tell(u8),
+    Cancel(u8, u8),
+    HangUp(u8, u8),
+    Repeat(u8, u8),
+    Listen(u8),
+    EndLink(u8),
+    /// The upstream treats the n-th new exchange.
+    Serve(u8, u8),
+    /// All new exchanges are treated well.
+    ServeAll,
+    /// Something more comes on the n-th running exchange.
+    More(u8, u8),
+    Persist(bool),
+    Advance(u64),
+    Restart,
+    Reload,
+    Purge,
+    Drain,
+    /// The first writes made it; the server had those of the new exchanges whose bit is set.
+    Kill(u8, u8, bool),
+}
+
+pub(crate) fn any_op() -> impl Strategy<Value = Op> {
+    let small = || 0u8..8;
+    prop_oneof![
+        3 => Just(Op::Join),
+        14 => (small(), any::<bool>()).prop_map(|(c, t)| Op::Call(c, t)),
+        6 => small().prop_map(Op::Read),
+        1 => small().prop_map(Op::Tell),
+        4 => (small(), small()).prop_map(|(c, k)| Op::Cancel(c, k)),
+        4 => (small(), small()).prop_map(|(c, k)| Op::HangUp(c, k)),
+        6 => (small(), small()).prop_map(|(c, k)| Op::Repeat(c, k)),
+        3 => small().prop_map(Op::Listen),
+        1 => small().prop_map(Op::EndLink),
+        24 => (small(), 0u8..24).prop_map(|(n, a)| Op::Serve(n, a)),
+        8 => Just(Op::ServeAll),
+        12 => (small(), 0u8..9).prop_map(|(n, a)| Op::More(n, a)),
+        14 => prop::bool::weighted(0.9).prop_map(Op::Persist),
+        10 => prop::sample::select(vec![1, 60, 120, 400, 1_000, 6_000, 31_000, 61_000]).prop_map(Op::Advance),
+        4 => Just(Op::Restart),
+        1 => Just(Op::Reload),
+        1 => Just(Op::Purge),
+        1 => Just(Op::Drain),
+        4 => (0u8..4, any::<u8>(), any::<bool>()).prop_map(|(w, r, b)| Op::Kill(w, r, b)),
+    ]
+}
+
+pub(crate) struct Play {
+    w: World,
+    drained: bool,
+}
+
+const MOST_CLIENTS: usize = 4;
+
+impl Play {
+    pub(crate) fn new() -> Self {
+        let mut w = World::with(evermux_core::input::Policy {
+            keepalive: Some(std::time::Duration::from_secs(120)),
+            ..policy(NAME)
+        });
+        w.identities.push((NAME.into(), fingerprint(2), false));
+        w.configure();
+        w.upstream.offers_stream = true;
+        w.auto = false;
+        let mut play = Self { w, drained: false };
+        play.join();
+        play
+    }
+
+    fn join(&mut self) {
+        if self.w.clients.len() < MOST_CLIENTS {
+            let identity = if self.w.clients.len() % 3 == 2 { 2 } else { 1 };
+            let client = self.w.client_of(Some(identity));
+            self.w.join_slowly(client);
+        }
+    }
+
+    /// A client that has its link.
+    fn pick(&self, n: u8) -> Option<usize> {
+        let linked: Vec<usize> = (0..self.w.clients.len())
+            .filter(|c| self.w.clients[*c].link.is_some() && !self.w.clients[*c].gone)
+            .collect();
+        linked.get(usize::from(n) % linked.len().max(1)).copied()
+    }
+
+    /// A request of a client that has no answer yet.
+    fn unsettled(&self, client: u8, n: u8) -> Option<(usize, u64)> {
+        let clients = self.w.clients.len();
+        let client = usize::from(client) % clients.max(1);
+        let open = self.w.clients.get(client)?.unsettled();
+        let seq = *open.get(usize::from(n) % open.len().max(1))?;
+        Some((client, seq))
+    }
+
+    fn running(&self, n: u8) -> Option<ExchangeId> {
+        let open: Vec<ExchangeId> =
+            self.w.open.keys().filter(|exchange| !self.w.arrived.contains(exchange)).copied().collect();
+        open.get(usize::from(n) % open.len().max(1)).copied()
+    }
+
+    pub(crate) fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Join => self.join(),
+            Op::Call(client, token) => {
+                if let Some(client) = self.pick(client) {
+                    if token {
+                        self.w.call_with_token(client, "\"t\"")
+                    } else {
+                        self.w.call(client)
+                    };
+                }
+            }
+            Op::Read(client) => {
+                if let Some(client) = self.pick(client) {
+                    self.w.read(client);
+                }
+            }
+            Op::Tell(client) => {
+                if let Some(client) = self.pick(client) {
+                    self.w.tell(client, r#"{"jsonrpc":"2.0","method":"notifications/vendor/x","params":{}}"#);
+                }
+            }
+            Op::Cancel(client, n) => {
+                let wanted = self.unsettled(client, n);
+                let is_call = |w: &World, c: usize, s: u64| w.clients[c].sent[&s].tag.is_some();
+                if let Some((client, seq)) = wanted.filter(|(c, s)| is_call(&self.w, *c, *s)) {
+                    self.w.cancel(client, seq);
+                }
+            }
+            Op::HangUp(client, n) => {
+                if let Some((client, seq)) = self.unsettled(client, n) {
+                    self.w.hang_up(client, seq);
+                }
+            }
+            Op::Repeat(client, n) => {
+                if let Some((client, seq)) = self.unsettled(client, n) {
+                    self.w.deliver(client, seq);
+                }
+            }
+            Op::Listen(client) => {
+                if let Some(client) = self.pick(client) {
+                    self.w.listen(client);
+                }
+            }
+            Op::EndLink(client) => {
+                if let Some(client) = self.pick(client) {
+                    self.w.end_link(client);
+                }
+            }
+            _ => self.act(op),
+        }
+    }
+
+    /// What is not a client's doing.
+    fn act(&mut self, op: &Op) {
+        match *op {
+            Op::Serve(n, answer) => {
+                let at = usize::from(n) % self.w.arrived.len().max(1);
+                if let Some(exchange) = self.w.arrived.get(at).copied() {
+                    self.w.serve(exchange, treatment(answer));
+                }
+            }
+            Op::ServeAll => {
+                for exchange in self.w.arrived.clone() {
+                    self.w.serve(exchange, Answer::Model);
+                }
+            }
+            Op::More(n, what) => self.more(n, what),
+            Op::Persist(ok) => {
+                self.w.disk.full = !ok;
+                if let Some((ticket, ok)) = self.w.disk.force() {
+                    self.w.put(Input::Persisted { ticket, ok });
+                }
+                self.w.disk.full = false;
+            }
+            Op::Advance(ms) => self.w.advance(ms),
+            Op::Restart => self.w.upstream.restart(),
+            Op::Reload => self.w.configure(),
+            Op::Purge => self.w.put(Input::Purge(None)),
+            Op::Drain => {
+                self.w.put(Input::Drain);
+                self.drained = true;
+            }
+            Op::Kill(writes, received, back) => {
+                for (at, exchange) in self.w.arrived.clone().into_iter().enumerate() {
+                    if received >> (at % 8) & 1 == 1 {
+                        let open = self.w.open[&exchange].clone();
+                        self.w.upstream.treat(&open, Answer::Model);
+                    }
+                }
+                self.w.kill(usize::from(writes));
+                self.drained = false;
+                if back {
+                    self.w.come_back();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn more(&mut self, n: u8, what: u8) {
+        let Some(exchange) = self.running(n) else { return };
+        let open = self.w.open[&exchange].clone();
+        let request = open.message.as_ref().filter(|message| message.kind() == mcp_wire::Kind::Request);
+        let session = open.spec.session.as_ref().map(|id| id.expose().to_owned()).unwrap_or_default();
+        let wire = request.and_then(mcp_wire::Message::id).and_then(|id| id.as_number());
+        let replayed = open.spec.last_event_id.as_ref().and_then(|last| last.split('/').nth(1)?.parse().ok());
+        let named = wire.or(replayed).unwrap_or_default();
+        let cursor = format!("{session}/{named}/{}", self.w.now_ms);
+        let progress = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{named},"progress":1}}}}"#
+        );
+        let fact = match what {
+            0 => head(),
+            1 => Fact::Cursor(cursor),
+            2 => says(&progress),
+            3 => says_at(&progress, &cursor),
+            4 => cut(),
+            5 => clean(),
+            6 => says(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#),
+            7 => says(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#),
+            _ if request.is_some() && method_of(&open) != "initialize" => says(&result_of(&open)),
+            _ => return,
+        };
+        self.w.fact(exchange, fact);
+    }
+
+    /// Everything turns out well from here on: then everything ends.
+    pub(crate) fn finish(&mut self) {
+        self.w.auto = true;
+        for exchange in self.w.open.keys().copied().collect::<Vec<_>>() {
+            if !self.w.arrived.contains(&exchange) {
+                self.w.fact(exchange, cut());
+            }
+        }
+        self.w.pump();
+        self.w.come_back();
+        for _ in 0..4 {
+            self.w.advance(300_000);
+            self.w.come_back();
+        }
+        self.w.advance(7_200_000);
+        for (at, client) in self.w.clients.iter().enumerate() {
+            for (seq, sent) in client.sent.iter().filter(|(_, sent)| !sent.cancelled && !client.gone) {
+                assert!(sent.reply.is_some(), "P1: client {at} waits for ever for {seq}: {}", sent.body);
+            }
+        }
+        let sizes = self.w.hub.sizes();
+        for table in ["calls", "pending", "waiting", "in_flight", "tickets"] {
+            assert_eq!(sizes[table], 0, "{table} is not empty: {sizes:?}");
+        }
+        let asides = self.w.open.values().filter(|open| method_of(open) != "GET").count();
+        assert_eq!(asides, 0, "exchanges are left open");
+        if self.drained {
+            assert!(self.w.drained, "nothing runs, and the process does not end");
+        }
+    }
+}
+
+fn treatment(n: u8) -> Answer {
+    match n {
+        0..6 => Answer::Model,
+        6..9 => Answer::Sse,
+        9 => Answer::NeverWritten,
+        10 => Answer::CutBefore,
+        11 => Answer::CutAfter,
+        12 => Answer::CutInStream,
+        13 => Answer::CutAfterCursor,
+        14 => Answer::EndAfterCursor,
+        15 => Answer::Status(404, ""),
+        16 => Answer::Status(400, LOST),
+        17 => Answer::Status(401, ""),
+        18 => Answer::Status(503, ""),
+        19 => Answer::Status(429, ""),
+        20 => Answer::Status(403, "<html>"),
+        21 => Answer::Facts(vec![head(), says(LOST), clean()]),
+        _ => Answer::Hold,
+    }
+}
