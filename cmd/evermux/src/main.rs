@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod connect;
 mod control;
+mod demo;
 mod exit;
 mod report;
 
@@ -39,7 +40,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::List { json } => upstreams::list(&paths, json),
         Command::Remove { name } => upstreams::remove(&paths, &name),
         Command::Purge { name, all: _ } => purge::purge(&paths, name.as_deref()),
-        Command::Demo => Err(Failure::failed("`demo` is not here yet")),
+        Command::Demo => demo::demo(),
     }
 }
 

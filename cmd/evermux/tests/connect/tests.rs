@@ -5,10 +5,11 @@ use serde_json::json;
 use crate::fake::FakeDaemon;
 use crate::shim::{Home, Shim, until};
 
+/// `--no-start` throughout: a shim that finds the scripted daemon gone must not bring a real one to its place.
 async fn connected() -> (Home, FakeDaemon, Shim) {
     let home = Home::new();
     let daemon = FakeDaemon::start(&home.path("run"));
-    let mut shim = Shim::start(home.command(&["connect", "up"]));
+    let mut shim = Shim::start(home.command(&["connect", "up", "--no-start"]));
     let answer = shim.initialize().await;
     assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
     until("standalone stream", || daemon.open_streams() == 1).await;
@@ -108,7 +109,7 @@ async fn an_old_config_in_the_daemon_is_reloaded_once() {
     let home = Home::new();
     let daemon = FakeDaemon::start(&home.path("run"));
     daemon.state().stale_config = true;
-    let mut shim = Shim::start(home.command(&["connect", "up"]));
+    let mut shim = Shim::start(home.command(&["connect", "up", "--no-start"]));
     assert!(shim.initialize().await.get("result").is_some());
     let reloads = daemon.state().seen.iter().filter(|seen| seen.path == "/control/reload").count();
     assert_eq!(reloads, 1);
@@ -122,7 +123,7 @@ async fn variables_of_the_config_are_handed_over_before_the_first_message() {
         "[upstream.up]\nurl = \"http://127.0.0.1:9/mcp\"\nheaders.Authorization = { env = \"TOKEN\", prefix = \"Bearer \" }\nheaders.X-Two = { env = \"UNSET\" }\n",
     );
     let daemon = FakeDaemon::start(&home.path("run"));
-    let mut command = home.command(&["connect", "up"]);
+    let mut command = home.command(&["connect", "up", "--no-start"]);
     command.env("TOKEN", "t0p").env("OTHER", "not named");
     let mut shim = Shim::start(command);
     shim.initialize().await;
@@ -216,7 +217,7 @@ async fn a_stopped_daemon_is_not_started_again_until_the_client_speaks() {
 async fn stdin_may_end_right_after_the_last_request() {
     let home = Home::new();
     let _daemon = FakeDaemon::start(&home.path("run"));
-    let mut shim = Shim::start(home.command(&["connect", "up"]));
+    let mut shim = Shim::start(home.command(&["connect", "up", "--no-start"]));
     shim.request(0, "initialize", json!({})).await;
     shim.send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
     shim.call(1, "echo").await;
@@ -248,7 +249,7 @@ async fn an_unknown_name_is_the_answer_to_the_first_request_and_exit_2() {
 async fn a_bad_config_is_exit_2_also_for_a_client_that_says_nothing() {
     let home = Home::new();
     home.write_config("[upstream.up]\nurl = 3\n");
-    let (code, said, rest) = Shim::start(home.command(&["connect", "up"])).end().await;
+    let (code, said, rest) = Shim::start(home.command(&["connect", "up", "--no-start"])).end().await;
     assert_eq!((code, rest.len()), (Some(2), 0));
     assert!(said.contains("upstream.up.url"), "{said}");
 }

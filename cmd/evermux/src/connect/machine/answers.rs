@@ -70,7 +70,8 @@ impl Machine {
         if event.data.is_empty() || event.name.is_some() {
             return;
         }
-        entry.attempts = 0;
+        // Not zero: what is replayed before each of many cuts is no progress.
+        entry.attempts = entry.attempts.min(1);
         match envelope::server(&event.data) {
             Some(Server::Answer(Some(id))) if entry.any_id() == Some(&id) => {
                 self.answered(seq, &event.data, orders)
@@ -213,7 +214,6 @@ impl Machine {
 
     pub(super) fn stream_event(&mut self, event: Event, orders: &mut Vec<Order>) {
         self.note_stop(&event);
-        self.stream_failures = 0;
         if event.id.is_some() {
             self.stream_last_event = event.id;
         }
@@ -221,7 +221,12 @@ impl Machine {
             return;
         }
         match envelope::server(&event.data) {
-            Some(Server::Other) => orders.push(Order::Write(envelope::one_line(event.data))),
+            Some(Server::Other) => {
+                // Not on an event that only has an id: a daemon that greets and hangs up would be called at once,
+                // for ever.
+                self.stream_failures = 0;
+                orders.push(Order::Write(envelope::one_line(event.data)));
+            }
             // An answer here would be a second one, or one that its own stream still brings.
             _ => orders.push(Order::Say("evermux: an event that no client can use; dropped".into())),
         }

@@ -273,6 +273,22 @@ fn a_cut_stream_is_opened_again_with_a_daemon_started_for_it() {
 }
 
 #[test]
+fn a_stream_that_only_greets_is_called_ever_less_often() {
+    let mut bench = Bench::connected();
+    for n in 0..8 {
+        bench.feed(Input::StreamEvent(Event { id: Some("s".into()), ..Event::default() }));
+        bench.streaming = false;
+        bench.feed(Input::StreamEnded { refused: None, body: Bytes::new() });
+        let before = bench.now;
+        bench.serve();
+        assert!(bench.streaming);
+        assert!(n < 6 || bench.now - before >= BACKOFF_LATER, "{n}: {:?}", bench.now - before);
+    }
+}
+
+const BACKOFF_LATER: Duration = Duration::from_secs(1);
+
+#[test]
 fn a_stream_that_is_not_offered_is_not_asked_for_again() {
     let mut bench = Bench::connected();
     bench.streaming = false;
