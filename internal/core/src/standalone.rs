@@ -41,12 +41,12 @@ impl Hub {
         }
     }
 
-    /// A stored session whose server is known to have a stream is woken for a listener: else nobody would hear of
-    /// a changed list until the next call (design §6).
+    /// A stored session is woken for a listener, unless its server is known to have no stream: else nobody would
+    /// hear of a changed list until the next call (design §6). A kill may have come before the record could say.
     pub(crate) fn wake_for_stream(&mut self, ix: SessionIx) {
         let dormant = self.sessions.get(&ix).filter(|session| session.phase == Phase::Resting(Rest::Dormant));
         let record = dormant.and_then(|session| session.record.as_ref());
-        if record.is_some_and(|record| record.learned.get_stream == Some(true)) && !self.draining {
+        if record.is_some_and(|record| record.learned.get_stream != Some(false)) && !self.draining {
             self.wake(ix);
         }
     }

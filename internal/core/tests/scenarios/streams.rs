@@ -147,6 +147,22 @@ fn a_listener_wakes_a_stored_session_that_has_a_stream() {
     assert_eq!((w.sent("initialize"), w.sent("GET")), (1, 2));
 }
 
+/// The kill came before the record could say so.
+#[test]
+fn a_listener_wakes_a_stored_session_that_may_have_a_stream() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.joined();
+    w.call(client);
+    w.disk.stuck = true;
+    w.listen(client);
+    w.kill(0);
+    w.disk.stuck = false;
+    w.listen(client);
+    assert_eq!(w.session().status.word(), "resumed");
+    assert_eq!((w.sent("initialize"), w.sent("GET")), (1, 2));
+}
+
 #[test]
 fn a_chatty_stream_does_not_write_a_record_for_each_event() {
     let mut w = World::new();
