@@ -220,6 +220,44 @@ fn after_a_cut_all_open_messages_are_repeated_in_order() {
 }
 
 #[test]
+fn a_message_in_back_off_that_no_daemon_has_is_not_overtaken() {
+    let mut bench = Bench::connected();
+    bench.request("a");
+    let first = bench.posts.last().unwrap().seq;
+    bench.request("b");
+    for _ in 0..2 {
+        bench.cut(first);
+        bench.reaching = false;
+        bench.feed(Input::Reached(None));
+    }
+    // The second cut put it into back-off, and the daemon is there.
+    assert!(bench.open.is_empty() && bench.machine.deadline().is_some());
+    let before = bench.posts.len();
+    bench.serve();
+    let order: Vec<u64> = bench.posts[before..].iter().map(|post| post.seq).collect();
+    assert_eq!(order, [first, first + 1]);
+}
+
+#[test]
+fn a_cancelled_request_is_settled_by_the_end_of_its_stream() {
+    for cut in [false, true] {
+        let mut bench = Bench::connected();
+        let id = bench.request("a");
+        let seq = bench.posts.last().unwrap().seq;
+        bench.head(seq);
+        let cancel =
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+        bench.send(&cancel);
+        bench.answer(seq + 1);
+        bench.open.remove(&seq);
+        bench.feed(if cut { Input::Cut { seq } } else { Input::Ended { seq } });
+        bench.serve();
+        assert!(bench.answers(id).is_empty() && bench.machine.entries.is_empty());
+        assert_eq!(bench.posts.iter().filter(|post| post.seq == seq).count(), 1, "cut: {cut}");
+    }
+}
+
+#[test]
 fn without_a_daemon_for_thirty_seconds_everything_is_answered_and_the_shim_lives_on() {
     let mut bench = Bench::connected();
     let sent = bench.request("a");
