@@ -28,9 +28,7 @@ pub(crate) async fn serve(face: &Face, path: &str, request: Request<Incoming>) -
         (&Method::GET, "hello") => answer(&json!({
             "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "protocol": PROTOCOL,
         })),
-        (&Method::GET, "status") => {
-            ask(face, Ask::Status).await.map_or_else(ending, |status| answer(&status))
-        }
+        (&Method::GET, "status") => status(face).await,
         (&Method::POST, "stop") => {
             face.inbox.tell(Told::Control(Ask::Stop));
             plain(StatusCode::ACCEPTED, Bytes::new())
@@ -49,6 +47,27 @@ async fn ask<T>(face: &Face, make: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Op
     let (done, waiting) = oneshot::channel();
     face.inbox.tell(Told::Control(make(done)));
     waiting.await.ok()
+}
+
+/// The reactor's report, and after it what lies in quarantine: the disk is read here, because the reactor waits for
+/// nobody.
+async fn status(face: &Face) -> Reply {
+    let Some(mut report) = ask(face, Ask::Status).await else { return ending() };
+    let state = face.state.clone();
+    let aside = tokio::task::spawn_blocking(move || state.quarantined_sessions()).await;
+    match aside {
+        Ok(Ok(aside)) => {
+            let items = aside.iter().map(|(upstream, trajectory, reason)| {
+                crate::status::put_aside(&upstream.0, &trajectory.to_string(), reason)
+            });
+            if let Some(sessions) = report.get_mut("sessions").and_then(Value::as_array_mut) {
+                sessions.extend(items);
+            }
+        }
+        Ok(Err(error)) => tracing::warn!(%error, "the quarantine cannot be listed"),
+        Err(error) => tracing::warn!(%error, "the quarantine cannot be listed"),
+    }
+    answer(&report)
 }
 
 async fn reload(face: &Face) -> Reply {

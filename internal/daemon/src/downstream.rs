@@ -9,6 +9,7 @@ use bytes::Bytes;
 use evermux_core::input::{Delivery, Input, Sender, StreamId};
 use evermux_core::names::{Seq, UpstreamName};
 use evermux_core::seal::Sealer;
+use evermux_store::StateDir;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
@@ -30,6 +31,7 @@ pub(crate) struct Face {
     pub(crate) inbox: Inbox,
     pub(crate) sealer: Sealer,
     pub(crate) keeper: Arc<Keeper>,
+    pub(crate) state: StateDir,
     pub(crate) streams: AtomicU64,
 }
 

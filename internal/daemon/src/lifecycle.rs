@@ -105,7 +105,8 @@ async fn serve(
     keeper.resolve_what_is_at_hand().await;
     let path = options.paths.socket();
     let listener = socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?;
-    let face = Arc::new(Face { inbox: inbox.clone(), sealer, keeper, streams: 1.into() });
+    let face =
+        Arc::new(Face { inbox: inbox.clone(), sealer, keeper, state: state.clone(), streams: 1.into() });
     let reactor = tokio::spawn(Reactor::new(parts).run(rx));
     let accepting = tokio::spawn(accept(listener, Arc::clone(&face), tracker.clone(), phases.clone()));
     if options.detached {

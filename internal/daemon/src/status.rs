@@ -54,6 +54,27 @@ fn session(report: &SessionReport) -> Value {
     })
 }
 
+/// A record that was put aside: a session that only a person can bring back. What it held is not believed, so nothing
+/// but its name is known.
+pub(crate) fn put_aside(upstream: &str, trajectory: &str, reason: &str) -> Value {
+    json!({
+        "upstream": upstream,
+        "trajectory": trajectory,
+        "handshake": null,
+        "continuation": null,
+        "parent": null,
+        "status": "needs_manual_recovery",
+        "reason": reason,
+        "revalidation_required": [],
+        "unresolved_operations": 0,
+        "protocol_version": null,
+        "links": 0,
+        "in_flight": 0,
+        "initializes": 0,
+        "since": null,
+    })
+}
+
 fn rfc3339(ms: u64) -> Option<String> {
     let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
     Some(format!("{time:.0}"))

@@ -12,7 +12,7 @@ use evermux_core::names::{Trajectory, UpstreamName};
 use crate::dir::StateDir;
 use crate::error::StoreError;
 use crate::file::{Dir, PRIVATE_FILE};
-use crate::format::record_file_name;
+use crate::format::{parse_file_name, record_file_name};
 
 /// Why a file was put aside. The codes are stable: they are in file names, status and logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,6 +92,21 @@ impl StateDir {
     /// [`StoreError::Io`] if the directory cannot be listed.
     pub fn quarantine_names(&self) -> Result<Vec<String>, StoreError> {
         self.quarantine().names()
+    }
+
+    /// The sessions that were put aside and wait for a person: upstream, trajectory and the reason's code. Only names
+    /// are looked at; what lies in the files is not believed.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed.
+    pub fn quarantined_sessions(&self) -> Result<Vec<(UpstreamName, Trajectory, String)>, StoreError> {
+        let session_of = |name: String| {
+            let (rest, _number) = name.rsplit_once('.')?;
+            let (record, reason) = rest.rsplit_once('.')?;
+            let (upstream, trajectory) = parse_file_name(record)?;
+            Some((upstream, trajectory, reason.to_owned()))
+        };
+        Ok(self.quarantine_names()?.into_iter().filter_map(session_of).collect())
     }
 
     /// Moves `from/name` to `quarantine/name.reason.n` with the first free `n`.
