@@ -205,7 +205,9 @@ impl Hub {
             );
             // A position is only worth something on the stream it was given on.
             let (here, elsewhere) = if own { (cursor, None) } else { (None, cursor) };
-            if let Some(call) = call {
+            // Some event stores replay every stream's events: those of another call come on its own stream too.
+            let told_again = matches!(purpose, Purpose::Replay(_)) && !own;
+            if let Some(call) = call.filter(|_| !told_again) {
                 self.progress(call, message, here);
             }
             self.pass_position(exchange, elsewhere);

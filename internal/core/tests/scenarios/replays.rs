@@ -70,6 +70,31 @@ fn a_silent_replay_is_asked_again_and_has_an_end() {
     assert!(w.open.values().all(|open| method_of(open) != "GET"));
 }
 
+/// One server's event store replays the events of every stream behind a cursor.
+#[test]
+fn progress_of_another_call_in_a_replay_comes_on_its_own_stream_only() {
+    let mut w = World::new();
+    let clients = [w.joined(), w.joined()];
+    w.upstream.rule("tools/call", Answer::CutAfterCursor);
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.upstream.rule("GET", Answer::Facts(vec![head()]));
+    let calls = clients.map(|client| w.call_with_token(client, "\"mine\""));
+    let posted = w.exchange("tools/call");
+    let other = w.wire(posted);
+    w.advance(1_000);
+    let replay = w.exchange("GET");
+    let progress = |wire| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{wire},"progress":1}}}}"#
+        )
+    };
+    w.fact(replay, says_at(&progress(other), "b/1"));
+    w.fact(replay, says_at(&progress(other - 1), "a/1"));
+    w.fact(posted, says_at(&progress(other), "b/1"));
+    let shown = |place: usize| w.clients[clients[place]].sent[&calls[place]].progress.len();
+    assert_eq!([shown(0), shown(1)], [1, 1]);
+}
+
 #[test]
 fn a_server_that_polls_is_followed() {
     let mut w = World::new();
