@@ -171,7 +171,7 @@ impl Reader {
             let mut facts: Vec<Fact> = event.retry.map(Fact::Retry).into_iter().collect();
             let cursor =
                 event.id.and_then(|id| String::from_utf8(id.to_vec()).ok()).filter(|id| !id.is_empty());
-            if event.data.is_empty() {
+            if says_nothing(&event.data) {
                 facts.extend(cursor.map(Fact::Cursor));
                 self.tell(facts);
                 continue;
@@ -226,6 +226,12 @@ impl AsRef<[u8]> for Counted {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+/// An event that only has a position. One SDK stores its priming events as `{}`, and a replay gives them back as that,
+/// between the messages that are looked for.
+fn says_nothing(data: &[u8]) -> bool {
+    matches!(data, b"" | b"{}")
 }
 
 /// One message, or the several of a 2025-03-26 batch.
