@@ -77,8 +77,9 @@ fn start(options: &RunOptions) -> Result<(), RunError> {
     for warning in state.warnings() {
         tracing::warn!(warning, "state directory");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    // One thread: a call passes five tasks, and waking another thread for each costs more than the work itself.
+    // Measured: see planning/benchmarks.md.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| RunError::setup("start the runtime", error))?;
