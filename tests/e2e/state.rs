@@ -61,7 +61,7 @@ fn count(client: &mut ShimClient) -> u64 {
 #[track_caller]
 fn visit(harness: &Harness, name: &str) -> u64 {
     let mut client = harness.connect(name);
-    client.initialize("2025-11-25").result_value();
+    assert_eq!(client.initialize("2025-11-25").error(), None);
     let count = count(&mut client);
     assert_eq!(client.close(PATIENCE), Some(0));
     count
@@ -86,7 +86,7 @@ fn every_file_is_closed_to_others_under_a_umask_of_nothing() {
     let (harness, upstream) = with_upstream(Script::default());
     let script = careless(&harness);
     let mut client = ShimClient::spawn(harness.command_of(&script, &["connect", "up"]));
-    client.initialize("2025-11-25").result_value();
+    assert_eq!(client.initialize("2025-11-25").error(), None);
     assert_eq!(count(&mut client), 1);
     let present =
         |what: &str| walk(&harness.state_dir()).iter().any(|path| path.to_string_lossy().contains(what));
@@ -304,7 +304,7 @@ fn a_record_under_another_name_costs_its_session() {
 fn a_lost_key_costs_the_sessions_and_no_client() {
     let (harness, upstream) = with_upstream(Script::default());
     let mut client = harness.connect("up");
-    client.initialize("2025-11-25").result_value();
+    assert_eq!(client.initialize("2025-11-25").error(), None);
     assert_eq!(count(&mut client), 1);
     let name = record_of(&harness, "up").file_name().unwrap().to_str().unwrap().to_owned();
     // The daemon has it in memory; the shim starts the next one by itself.

@@ -52,7 +52,7 @@ fn a_call_waits_for_no_synced_write() {
     };
     harness.start_daemon_of(&script, &[]);
     let mut client = harness.connect("up");
-    client.initialize("2025-11-25").result_value();
+    assert_eq!(client.initialize("2025-11-25").error(), None);
     let mut call = |times: usize| {
         (0..times).for_each(|_| assert_eq!(client.call("echo", "{}").error(), None));
     };
