@@ -136,14 +136,14 @@ impl Hub {
     }
 
     fn on_request(&mut self, stream: StreamId, link: LinkNonce, message: Message, delivery: &Delivery) {
-        let (Some(id), Some(name)) = (message.id(), message.method().map(str::to_owned)) else { return };
+        let Some(id) = message.id() else { return };
         if delivery.seq.is_some_and(|seq| self.repeat(stream, link, seq, &message, delivery)) {
             return;
         }
         let duplicate = self.links.get(&link).is_some_and(|state| state.pending.contains_key(&id));
-        match name.as_str() {
-            method::PING => self.answer_locally(stream, &mcp_wire::result(&id, b"{}")),
-            method::SERVER_DISCOVER => {
+        match message.method() {
+            Some(method::PING) => self.answer_locally(stream, &mcp_wire::result(&id, b"{}")),
+            Some(method::SERVER_DISCOVER) => {
                 let code = mcp_wire::code::METHOD_NOT_FOUND;
                 let text = "server/discover is not served yet: use initialize";
                 self.answer_locally(stream, &mcp_wire::error(Some(&id), code, text, None));
@@ -171,21 +171,26 @@ impl Hub {
         message: Message,
         delivery: &Delivery,
     ) {
-        let Some(claim) = self.links.get(&link).map(|state| state.claim.clone()) else { return };
+        let claim = self.links.get(&link).map(|state| &state.claim);
+        let Some((name, identity)) = claim.map(|claim| (claim.upstream.clone(), claim.identity)) else {
+            return;
+        };
         let greeting = message.method() == Some(method::INITIALIZE);
         if !greeting {
             self.order(Output::Accept { stream, link: None });
         }
-        let refusal = if self.draining { Some(crate::calls::draining()) } else { None };
-        let Some(session) = self.session_for(&claim.upstream, claim.identity).filter(|_| refusal.is_none())
-        else {
-            let why = refusal.unwrap_or_else(|| self.no_credentials(&claim));
-            self.refuse_call(stream, greeting, &id, &claim.upstream, &why);
+        if self.draining {
+            self.refuse_call(stream, greeting, &id, &name, &crate::calls::draining());
+            return;
+        }
+        let Some(session) = self.session_for(&name, identity) else {
+            let why = self.no_credentials(&name);
+            self.refuse_call(stream, greeting, &id, &name, &why);
             return;
         };
         let call = CallId(self.count());
         let state = new_call(link, session, id.clone(), message, delivery.seq, stream);
-        let deadline = self.longest_life(&state, &claim.upstream);
+        let deadline = self.longest_life(&state, &name);
         self.calls.insert(call, state);
         self.streams.insert(stream, StreamUse::Call(call));
         if let Some(state) = self.links.get_mut(&link) {
@@ -203,17 +208,12 @@ impl Hub {
         self.dispatch(call);
     }
 
-    fn no_credentials(&self, claim: &LinkClaim) -> Failure {
-        let why = match self
-            .upstreams
-            .get(&claim.upstream)
-            .and_then(|upstream| upstream.misconfigured.clone())
-        {
+    fn no_credentials(&self, name: &UpstreamName) -> Failure {
+        let why = match self.upstreams.get(name).and_then(|upstream| upstream.misconfigured.clone()) {
             Some(why) => why,
             None => format!(
-                "the credentials this client used for `{}` are not at hand since the daemon was started again; \
-                 restart the client where their variables are set",
-                claim.upstream
+                "the credentials this client used for `{name}` are not at hand since the daemon was started again; \
+                 restart the client where their variables are set"
             ),
         };
         Failure::new(failure::Kind::Misconfigured, why)
