@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use evermux_config::{Config, Reinitialize};
 use evermux_core::Hub;
@@ -25,8 +25,13 @@ use crate::status;
 
 /// A client that has this much unread is cut; its shim comes back for what it missed.
 const MOST_QUEUED: usize = 96 * 1024 * 1024;
-/// Facts taken in one turn before the journal is written and the deadline looked at again.
+/// Facts taken in one turn before its exchanges start and the deadline is looked at again.
 const TURN: usize = 64;
+/// Entries that only say how a call ended may wait this long for the next write: unsaid, they cost a former
+/// process's call its mark, never its safety.
+const SETTLED_WITHIN: Duration = Duration::from_millis(200);
+/// As many of them wait at most.
+const MOST_UNWRITTEN: usize = 256;
 
 /// How far the process has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +71,8 @@ pub(crate) struct Reactor {
     purse: Purse,
     sender: Arc<LazySender>,
     unwritten: Vec<JournalEntry>,
+    /// Exchanges of this turn: they start together, behind one write of the journal.
+    starting: Vec<(ExchangeId, Box<ExchangeSpec>)>,
     /// Facts that came up while orders were carried out.
     echo: Vec<Input>,
     outbox: Outbox,
@@ -82,6 +89,7 @@ impl Reactor {
             purse: Purse::default(),
             sender: Arc::default(),
             unwritten: Vec::new(),
+            starting: Vec::new(),
             echo: Vec::new(),
             outbox: Outbox::new(),
             purged: Purged::default(),
@@ -92,9 +100,7 @@ impl Reactor {
     /// waits for the disk can be flushed.
     pub(crate) async fn run(mut self, mut rx: mpsc::UnboundedReceiver<Told>) -> Persist {
         loop {
-            let deadline =
-                self.parts.hub.deadline().map(|at| tokio::time::Instant::from_std(self.started + at));
-            let told = match deadline {
+            let told = match self.deadline() {
                 Some(at) => tokio::select! {
                     biased;
                     told = rx.recv() => told,
@@ -108,12 +114,39 @@ impl Reactor {
                 let Ok(told) = rx.try_recv() else { break };
                 self.take(told);
             }
-            self.write_journal();
+            self.end_turn();
             if *self.parts.phase.borrow() == Phase::Drained {
                 break;
             }
         }
+        self.write_journal();
         self.parts.persist
+    }
+
+    fn deadline(&self) -> Option<tokio::time::Instant> {
+        let core = self.parts.hub.deadline().map(|at| self.started + at);
+        let journal = (!self.unwritten.is_empty()).then(|| Instant::now() + SETTLED_WITHIN);
+        core.into_iter().chain(journal).min().map(tokio::time::Instant::from_std)
+    }
+
+    /// *Sent* is a fact on disk before it is one on the wire (D17): one write for every call of the turn.
+    fn end_turn(&mut self) {
+        while !self.starting.is_empty() {
+            let written = self.write_journal();
+            for (exchange, spec) in std::mem::take(&mut self.starting) {
+                if written {
+                    self.start(exchange, spec);
+                } else {
+                    self.never_written(exchange, "the call journal cannot be written");
+                }
+            }
+            self.take_echo();
+        }
+        let may_wait =
+            |entry: &JournalEntry| matches!(entry, JournalEntry::Settled { .. } | JournalEntry::Acked { .. });
+        if self.unwritten.len() > MOST_UNWRITTEN || !self.unwritten.iter().all(may_wait) {
+            self.write_journal();
+        }
     }
 
     fn take(&mut self, told: Told) {
@@ -162,6 +195,7 @@ impl Reactor {
             Ask::Purge { upstream, done } => {
                 self.purged = Purged::default();
                 self.handle(Input::Purge(upstream));
+                self.end_turn();
                 done.send(self.purged).unwrap_or_default();
             }
             Ask::Stop => {
@@ -192,7 +226,14 @@ impl Reactor {
     }
 
     fn handle(&mut self, input: Input) {
+        if matches!(input, Input::Tick) {
+            self.write_journal();
+        }
         self.ask_core(input);
+        self.take_echo();
+    }
+
+    fn take_echo(&mut self) {
         while let Some(input) = self.echo.pop() {
             self.ask_core(input);
         }
@@ -232,8 +273,9 @@ impl Reactor {
                 }
             }
             Output::End(stream) => drop(self.sinks.remove(&stream)),
-            Output::Start { exchange, spec } => self.start(exchange, spec),
+            Output::Start { exchange, spec } => self.starting.push((exchange, spec)),
             Output::Abort(exchange) => {
+                self.starting.retain(|(other, _)| *other != exchange);
                 if let Some(task) = self.exchanges.remove(&exchange) {
                     task.abort();
                 }
@@ -263,22 +305,20 @@ impl Reactor {
     }
 
     fn start(&mut self, exchange: ExchangeId, spec: Box<ExchangeSpec>) {
-        // *Sent* is a fact on disk before it is one on the wire (D17).
-        if !self.write_journal() {
-            let why = "the call journal cannot be written".to_owned();
-            self.echo.push(Input::Exchange(exchange, Fact::Ended(End::NeverWritten(why))));
-            return;
-        }
         let Some(resolved) = self.purse.get(&spec.upstream, spec.fingerprint).cloned() else {
             self.purged.owed += usize::from(matches!(spec.verb, Verb::Delete));
-            let why = "its credentials are not at hand".to_owned();
-            self.echo.push(Input::Exchange(exchange, Fact::Ended(End::NeverWritten(why))));
+            self.never_written(exchange, "its credentials are not at hand");
             return;
         };
         let inbox = self.parts.inbox.clone();
         let job = Job { exchange, spec, resolved, sender: Arc::clone(&self.sender), inbox };
         let task = self.parts.tracker.spawn(exchange::run(job));
         self.exchanges.insert(exchange, task.abort_handle());
+    }
+
+    fn never_written(&mut self, exchange: ExchangeId, why: &str) {
+        let end = Fact::Ended(End::NeverWritten(why.to_owned()));
+        self.echo.push(Input::Exchange(exchange, end));
     }
 
     fn write_journal(&mut self) -> bool {
