@@ -58,6 +58,9 @@ impl Face {
         match parts.method {
             Method::POST => match self.read_message(&parts.headers, body).await {
                 Ok(message) => {
+                    if let Sender::Link(claim) = &from {
+                        self.keeper.await_identity(name, claim.identity).await;
+                    }
                     let delivery = self.delivery(&parts.headers);
                     self.ask(stream, Input::Posted { stream, upstream, from, message, delivery }).await
                 }

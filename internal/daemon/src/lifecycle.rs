@@ -1,6 +1,6 @@
 //! The life of the process: lock, load, listen, serve, drain, end; and the config and credentials it serves by.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use evermux_config::{Config, ConfigError, HeaderSource, Paths};
 use evermux_core::Hub;
 use evermux_core::input::{Input, Ticket};
-use evermux_core::names::UpstreamName;
+use evermux_core::names::{Digest, UpstreamName};
 use evermux_core::seal::Sealer;
 use evermux_store::{CallJournal, DaemonLock, Key, LockError, Persist, StateDir};
 use hyper_util::rt::TokioIo;
@@ -27,6 +27,9 @@ use crate::{log, socket};
 
 /// How long an upstream whose headers could not be had is left alone.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// How long after its start a process waits for the variables that only other clients' shims have: these dial
+/// again within two seconds.
+const HANDING_OVER: Duration = Duration::from_secs(5);
 /// How long connections may take to finish once the last call has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long the disk may take at the end.
@@ -269,6 +272,9 @@ pub(crate) struct Keeper {
     key: Key,
     inbox: Inbox,
     at_hand: RwLock<HashMap<String, AtHand>>,
+    /// Every identity whose headers are resolved, by upstream.
+    identities: watch::Sender<HashSet<(String, Digest)>>,
+    started: Instant,
     /// One resolution at a time: a header command must not run once per waiting client.
     turn: tokio::sync::Mutex<()>,
 }
@@ -281,8 +287,16 @@ enum AtHand {
 
 impl Keeper {
     fn new(file: PathBuf, config: Config, key: Key, inbox: Inbox) -> Self {
-        let config = RwLock::new(Arc::new(config));
-        Self { file, config, key, inbox, at_hand: RwLock::default(), turn: tokio::sync::Mutex::default() }
+        Self {
+            file,
+            config: RwLock::new(Arc::new(config)),
+            key,
+            inbox,
+            at_hand: RwLock::default(),
+            identities: watch::Sender::default(),
+            started: Instant::now(),
+            turn: tokio::sync::Mutex::default(),
+        }
     }
 
     fn config(&self) -> Arc<Config> {
@@ -341,7 +355,22 @@ impl Keeper {
             None => self.note(name, AtHand::NotBefore(Instant::now() + TRY_AGAIN)),
         }
         self.inbox.tell(Told::Credentials { upstream: UpstreamName::from(name), outcome, default: false });
+        if let Some(identity) = identity {
+            self.identities.send_if_modified(|known| known.insert((name.to_owned(), identity)));
+        }
         identity.or(before)
+    }
+
+    /// A process that came back meets running clients whose variables only another's shim has. That one dials too:
+    /// to wait for it is better than to refuse them. Only for a young process; later, what is not here will not come.
+    pub(crate) async fn await_identity(&self, name: &str, identity: Digest) {
+        let until = self.started + HANDING_OVER;
+        if Instant::now() >= until || !self.config().upstreams.contains_key(name) {
+            return;
+        }
+        let wanted = (name.to_owned(), identity);
+        let mut known = self.identities.subscribe();
+        drop(tokio::time::timeout_at(until.into(), known.wait_for(|known| known.contains(&wanted))).await);
     }
 
     /// Takes over a shim's variables: whose credentials it then uses.
