@@ -5,7 +5,7 @@ use evermux_testkit::LostAs;
 use super::*;
 
 /// Every way to say it that means it.
-const GONE: [LostAs; 7] = [
+const GONE: [LostAs; 8] = [
     LostAs::NotFoundJson,
     LostAs::NotFoundText,
     LostAs::NoValidSession,
@@ -13,6 +13,7 @@ const GONE: [LostAs; 7] = [
     LostAs::UnauthorizedChallenge,
     LostAs::UnauthorizedText,
     LostAs::Forbidden,
+    LostAs::OkErrorBody,
 ];
 
 /// Where the server is when it has forgotten: nothing of the old session may be said after it but what found out.
@@ -69,6 +70,37 @@ fn fifty_callers_at_once_cost_one_handshake() {
         let mut counts: Vec<_> = answers.map(|answer| count_of(&answer)).collect();
         counts.sort_unstable();
         assert_eq!(counts, (1..=50).collect::<Vec<_>>(), "{}", lost.name());
+        check_moved(&upstream);
+    }
+}
+
+#[test]
+fn a_session_forgotten_while_the_daemon_was_dead_costs_one_handshake() {
+    for lost in GONE {
+        let (harness, upstream) = with_upstream(Script { lost, ..Script::default() });
+        let mut clients = clients(&harness, 3);
+        let call = clients[0].start_call("gate", r#"{"name":"g"}"#);
+        upstream.wait_at_gate("g", 1, PATIENCE);
+        // At once: the clients bring the daemon back by themselves, and it must not find the session.
+        upstream.refuse_connections();
+        harness.kill_daemon();
+        upstream.forget_sessions();
+        upstream.accept_connections();
+        let calls: Vec<_> = clients.iter_mut().map(|client| client.start_call("counter", "{}")).collect();
+        let mut counts = Vec::new();
+        for (client, call) in clients.iter_mut().zip(&calls) {
+            let mut answer = client.wait(call, PATIENCE);
+            // Whoever came while the upstream was away, or right after, was told so.
+            while answer.evermux_kind().as_deref() == Some("upstream_unreachable") {
+                answer = client.call("counter", "{}");
+            }
+            counts.push(count_of(&answer));
+            assert_eq!(session_meta(&answer)["handshake"], 2, "{}: {}", lost.name(), answer.raw);
+        }
+        counts.sort_unstable();
+        assert_eq!(counts, [1, 2, 3], "{}", lost.name());
+        check_error(&clients[0].wait(&call, PATIENCE), "outcome_unknown", "unknown");
+        assert_eq!(upstream.count(|entry| entry.calls("gate")), 1);
         check_moved(&upstream);
     }
 }
