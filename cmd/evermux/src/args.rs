@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 
 /// Keeps the sessions of your MCP servers alive and shares them among all MCP clients on this machine.
 #[derive(Debug, Parser)]
@@ -136,7 +136,7 @@ Exit codes: 0; 1 the daemon refused to reload; 2 the name, the URL or the config
     },
     /// Remove an upstream from the config, keeping comments
     #[command(after_long_help = "\
-A running daemon reloads and ends the upstream's sessions.
+A running daemon reloads. The upstream keeps its sessions: to end them, `evermux purge NAME` before.
 
 Exit codes: 0; 1 the daemon refused to reload; 2 NAME is not in the config, or the config is wrong.")]
     Remove {
@@ -144,7 +144,7 @@ Exit codes: 0; 1 the daemon refused to reload; 2 NAME is not in the config, or t
         name: String,
     },
     /// End sessions for good: DELETE at the upstream, record removed
-    #[command(after_long_help = "\
+    #[command(group(ArgGroup::new("which").required(true).args(["name", "all"])), after_long_help = "\
 Examples:
   evermux purge docs
   evermux purge --all
@@ -152,7 +152,6 @@ Examples:
 Exit codes: 0; 3 no daemon runs: the records are removed, the DELETE is owed to the upstreams.")]
     Purge {
         /// An upstream
-        #[arg(required_unless_present = "all", conflicts_with = "all")]
         name: Option<String>,
         /// Every session of every upstream
         #[arg(long)]
