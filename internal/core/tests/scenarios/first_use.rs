@@ -312,3 +312,19 @@ fn a_greeting_is_told_after_eight_seconds_and_the_handshake_goes_on() {
     assert_eq!(w.outcome(other, 1), "ok");
     assert_eq!(w.sent("initialize"), 1);
 }
+
+#[test]
+fn a_question_during_a_second_handshake_is_not_answered_in_the_lost_session() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.call(client);
+    w.advance(6_000);
+    w.upstream.restart();
+    w.upstream.rule("initialize", Answer::Facts(vec![]));
+    let call = w.call(client);
+    let exchange = w.exchange("initialize");
+    w.fact(exchange, says(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#));
+    assert_eq!(w.sent("response"), 0);
+    w.serve(exchange, Answer::Model);
+    assert_eq!(w.outcome(client, call), "ok");
+}
