@@ -21,6 +21,8 @@ use crate::timers::Timer;
 
 const MOST_ENDS: u32 = 2;
 const MOST_OBSTRUCTED: u32 = 5;
+/// Whatever a server's `retry` says: a stream that ends at once must not become a loop.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 /// How long an answer is looked for where the config sets no `call_timeout`.
 const LONGEST_REPLAY: Duration = Duration::from_secs(3600);
@@ -142,7 +144,7 @@ impl Hub {
     }
 
     fn replay_after(&mut self, call: CallId, pause: Duration) {
-        let pause = pause.min(LONGEST_SILENCE);
+        let pause = pause.clamp(SHORTEST_PAUSE, LONGEST_SILENCE);
         let Some(state) = self.calls.get_mut(&call) else { return };
         self.timers.cancel(state.pause.take());
         state.pause = Some(self.timers.arm(self.now.mono, pause, Timer::ReplayRetry(call)));

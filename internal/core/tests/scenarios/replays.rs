@@ -274,3 +274,17 @@ fn a_journalled_call_proves_that_initialized_was_answered() {
     assert_eq!(w.outcome(client, call), "ok");
     assert_eq!((w.sent("notifications/initialized"), w.sent("GET")), (1, 1));
 }
+
+#[test]
+fn a_server_that_wants_no_pause_gets_one() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.upstream.rule("tools/call", Answer::CutAfterCursor);
+    for at in 0..1000 {
+        let facts = vec![head(), Fact::Retry(Duration::ZERO), Fact::Cursor(format!("s1/2/{at}")), clean()];
+        w.upstream.rule("GET", Answer::Facts(facts));
+    }
+    w.call(client);
+    w.advance(2_000);
+    assert!((15..=20).contains(&gets(&w).len()), "{} in two seconds", gets(&w).len());
+}
