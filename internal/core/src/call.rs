@@ -69,6 +69,8 @@ pub(crate) struct Call {
     pub(crate) stream: Option<StreamId>,
     /// The upstream's last event id on its stream.
     pub(crate) cursor: Option<String>,
+    /// Why its own stream brought no answer, in words for people.
+    pub(crate) lost_because: Option<String>,
     /// Sendings so far that are known not to count.
     pub(crate) attempts: u32,
     /// How often a session refused it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mcp_wire::{Id, Message, Segments};
 
 use crate::call::{CallId, Kept, Stage};
-use crate::downstream::LOST_ANSWER;
+use crate::downstream::lost_answer;
 use crate::failure::{Failure, Kind};
 use crate::hub::{Hub, Purpose, StreamUse};
 use crate::link::{Fate, LARGEST_KEPT};
@@ -261,7 +261,8 @@ impl Hub {
             self.forget_wire(call);
             self.pause(call, retry_after.unwrap_or(pause).min(Duration::from_secs(30)));
         } else {
-            self.fail(call, &Failure::new(Kind::OutcomeUnknown, LOST_ANSWER));
+            let text = lost_answer(state.lost_because.as_deref());
+            self.fail(call, &Failure::new(Kind::OutcomeUnknown, text));
         }
     }
 

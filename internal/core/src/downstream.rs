@@ -278,7 +278,7 @@ impl Hub {
         let Some(name) = self.links.get(&link).map(|state| state.claim.upstream.clone()) else {
             return false;
         };
-        let failure = Failure::new(failure::Kind::OutcomeUnknown, LOST_ANSWER);
+        let failure = Failure::new(failure::Kind::OutcomeUnknown, lost_answer(None));
         self.answer_locally(stream, &failure.to_error(message.id().as_ref(), &name));
         true
     }
@@ -400,8 +400,12 @@ impl Hub {
 }
 
 /// Said when a call may have run and its answer is gone for good.
-pub(crate) const LOST_ANSWER: &str = "this call was sent and its answer was lost with the connection: it may have run. \
-     Check its effect before you send it again";
+pub(crate) fn lost_answer(why: Option<&str>) -> String {
+    let why = why.unwrap_or("the connection is gone");
+    format!(
+        "this call was sent and its answer was lost ({why}): it may have run. Check its effect before you send it again"
+    )
+}
 
 fn new_call(
     link: LinkNonce,
@@ -426,6 +430,7 @@ fn new_call(
         exchange: None,
         stream: Some(stream),
         cursor: None,
+        lost_because: None,
         attempts: 0,
         refusals: 0,
         losses: 0,

@@ -126,8 +126,10 @@ impl Hub {
     }
 
     /// The stream of a sent call ended or was cut without its answer.
-    pub(crate) fn on_cut(&mut self, call: CallId, retry: Option<Duration>) {
+    pub(crate) fn on_cut(&mut self, call: CallId, why: &str, retry: Option<Duration>) {
         let Some(state) = self.calls.get_mut(&call) else { return };
+        // The first reason is the one that counts: the later ones are about looking for the answer.
+        state.lost_because.get_or_insert_with(|| why.to_owned());
         let ends = match state.stage {
             // A server that says when to come back polls on purpose (2025-11-25, "Sending Messages").
             Stage::Replaying { ends, .. } => ends + u32::from(retry.is_none()),
@@ -245,6 +247,7 @@ fn replayed(
         exchange: None,
         stream: Some(stream),
         cursor: Some(sent.cursor.clone()),
+        lost_because: None,
         attempts: 0,
         refusals: 0,
         losses: 0,

@@ -354,10 +354,10 @@ impl Hub {
         let Some(state) = self.close(exchange) else { return };
         match state.purpose {
             Purpose::Call(call) | Purpose::Replay(call) if !state.answered && self.is_open(call) => {
-                self.on_cut(call, state.retry);
+                self.on_cut(call, NO_ANSWER, state.retry);
             }
             Purpose::Initialize(_) | Purpose::Probe(_) if !state.answered => {
-                self.on_contact_failed(state.session, state.purpose, "the stream ended without an answer");
+                self.on_contact_failed(state.session, state.purpose, NO_ANSWER);
             }
             Purpose::Initialized if !state.answered => self.on_acknowledged(state.session),
             Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
@@ -372,7 +372,7 @@ impl Hub {
             Purpose::Call(call) if never_written => self.on_never_written(call, why),
             Purpose::Replay(call) if state.answered || !self.is_open(call) => {}
             Purpose::Replay(call) if never_written => self.on_replay_obstructed(call, None),
-            Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, state.retry),
+            Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, why, state.retry),
             Purpose::Initialize(_) | Purpose::Probe(_) | Purpose::Initialized => {
                 if !state.answered {
                     self.on_contact_failed(state.session, state.purpose, why);
@@ -423,7 +423,12 @@ impl Hub {
                     self.back_off(session, crate::session::Rest::Ready, &failure, after);
                 }
             }
-            Meaning::Trouble(after) => self.on_lost_answer(call, after),
+            Meaning::Trouble(after) => {
+                if let (Some(state), Some(refusal)) = (self.calls.get_mut(&call), refusal) {
+                    state.lost_because = Some(format!("HTTP status {}", refusal.status));
+                }
+                self.on_lost_answer(call, after);
+            }
             Meaning::Unusable => {
                 let status = refusal.map_or(0, |refusal| refusal.status);
                 let text = format!("the upstream refused the request with HTTP {status} and no MCP error");
@@ -470,6 +475,8 @@ impl Hub {
         Some(state)
     }
 }
+
+const NO_ANSWER: &str = "the stream ended without an answer";
 
 /// `MCP-Protocol-Version` came with 2025-06-18; revisions sort as text.
 fn has_header(revision: &str) -> bool {

@@ -61,15 +61,22 @@ impl Face {
                     if let Sender::Link(claim) = &from {
                         self.keeper.await_identity(name, claim.identity).await;
                     }
-                    let delivery = self.delivery(&parts.headers);
-                    self.ask(stream, Input::Posted { stream, upstream, from, message, delivery }).await
+                    match self.delivery(&parts.headers) {
+                        Ok(delivery) => {
+                            self.ask(stream, Input::Posted { stream, upstream, from, message, delivery })
+                                .await
+                        }
+                        Err(reply) => *reply,
+                    }
                 }
                 Err(reply) => *reply,
             },
-            Method::GET => {
-                let after = self.delivery(&parts.headers).after;
-                self.ask(stream, Input::Listening { stream, upstream, from, after }).await
-            }
+            Method::GET => match self.delivery(&parts.headers) {
+                Ok(Delivery { after, .. }) => {
+                    self.ask(stream, Input::Listening { stream, upstream, from, after }).await
+                }
+                Err(reply) => *reply,
+            },
             Method::DELETE => self.ask(stream, Input::LinkEnded { stream, from }).await,
             _ => {
                 let mut reply = plain(StatusCode::METHOD_NOT_ALLOWED, Bytes::new());
@@ -109,15 +116,25 @@ impl Face {
         }
     }
 
-    fn delivery(&self, headers: &HeaderMap) -> Delivery {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let number = |name: &str| text(name).and_then(|text| text.parse().ok()).map(Seq);
-        Delivery {
-            seq: number("evermux-seq"),
-            ack: number("evermux-ack"),
-            after: text("last-event-id").and_then(|id| self.sealer.open_event(id)),
-            identity: text("evermux-identity").and_then(|text| text.parse().ok()),
-        }
+    /// How a message came. A number that cannot be read is refused: taken for none, its message could run twice.
+    fn delivery(&self, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
+        let number =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
+        let revision = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
+        // Transports, "Protocol Version Header" (2025-06-18): an unknown one must get 400.
+        checked(
+            headers,
+            "MCP-Protocol-Version",
+            "a revision that is served (2025-03-26 to 2025-11-25)",
+            revision,
+        )?;
+        let after = headers.get("last-event-id").and_then(|id| self.sealer.open_event(id.to_str().ok()?));
+        Ok(Delivery {
+            seq: checked(headers, "Evermux-Seq", "a whole number", number)?.map(Seq),
+            ack: checked(headers, "Evermux-Ack", "a whole number", number)?.map(Seq),
+            after,
+            identity: checked(headers, "Evermux-Identity", "32 hex digits", |text| text.parse().ok())?,
+        })
     }
 
     /// Hands a request to the reactor and waits for its head. A client that goes away before is told of too.
@@ -136,6 +153,24 @@ impl Face {
             Err(_) => malformed(StatusCode::SERVICE_UNAVAILABLE, "evermux is ending"),
         }
     }
+}
+
+/// The value of a header that may be absent, but not of another form.
+fn checked<T>(
+    headers: &HeaderMap,
+    name: &'static str,
+    form: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, Box<Reply>> {
+    let mut values = headers.get_all(name).iter();
+    let value = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => value.to_str().ok().and_then(parse),
+        (Some(_), Some(_)) => None,
+    };
+    value.map(Some).ok_or_else(|| {
+        Box::new(malformed(StatusCode::BAD_REQUEST, &format!("the header {name} must be {form}, once")))
+    })
 }
 
 struct Waiting<'a> {

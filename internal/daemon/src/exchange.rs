@@ -130,8 +130,15 @@ impl Reader {
                 self.read_events(incoming).await;
             }
             (true, Content::Json) => self.read_answer(incoming, head).await,
-            // 202 for a notification, an empty 200 for a DELETE, "null" bodies: all are fine.
-            (true, _) => {
+            (true, Content::Other(kind)) => {
+                let shown: String = kind.escape_default().take(80).collect();
+                let why = format!("it has the content type `{shown}`");
+                let body = incoming.into_bytes(REFUSAL_BODY).await;
+                // 202 for a notification, an empty 200 for a DELETE: both are fine.
+                let is_empty = body.is_ok_and(|body| body.is_empty());
+                self.tell(vec![head, Fact::Ended(if is_empty { End::Clean } else { End::Cut(why) })]);
+            }
+            (true, Content::Empty) => {
                 drop(incoming.into_bytes(REFUSAL_BODY).await);
                 self.tell(vec![head, Fact::Ended(End::Clean)]);
             }
