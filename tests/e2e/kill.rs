@@ -42,6 +42,18 @@ fn wait_back(harness: &Harness, killed: u32) -> u32 {
     })
 }
 
+/// Kills the daemon that comes after this one: not when it serves, but as soon as there is one at all.
+#[track_caller]
+fn kill_next(harness: &Harness, killed: u32) -> u32 {
+    let next = harness.wait_status(PATIENCE, |status| {
+        let pid = status.pointer("/daemon/pid")?.as_u64()?.try_into().ok()?;
+        (pid != killed).then_some(pid)
+    });
+    assert!(harness.signal(next, Signal::SIGKILL));
+    harness.wait_gone(next, PATIENCE);
+    next
+}
+
 /// The session's own counter: it goes on only where the session is the same.
 #[track_caller]
 fn count(client: &mut ShimClient) -> u64 {
@@ -132,13 +144,7 @@ fn two_kills_in_quick_succession() {
         clients.iter_mut().map(|client| client.start_call("gate", r#"{"name":"g"}"#)).collect();
     upstream.wait_at_gate("g", 3, PATIENCE);
     let first = harness.kill_daemon();
-    // Not when it serves: as soon as there is one at all.
-    let second = harness.wait_status(PATIENCE, |status| {
-        let pid = status.pointer("/daemon/pid")?.as_u64()?.try_into().ok()?;
-        (pid != first).then_some(pid)
-    });
-    assert!(harness.signal(second, Signal::SIGKILL));
-    harness.wait_gone(second, PATIENCE);
+    kill_next(&harness, first);
     upstream.open_gate("g");
     for (client, call) in clients.iter_mut().zip(&calls) {
         assert!(is_answered(&client.wait(call, PATIENCE)));

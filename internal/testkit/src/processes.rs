@@ -17,7 +17,12 @@ pub(crate) fn is_gone(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     // The command's name stands in parentheses and may hold anything; the state follows the last one.
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    matches!(state, Some('Z' | 'X') | None)
+    match state {
+        // The first thread is dead at once, but the process keeps its files and locks until the last one is.
+        Some('Z') => fs::read_dir(format!("/proc/{pid}/task")).map_or(true, |threads| threads.count() <= 1),
+        Some('X') | None => true,
+        Some(_) => false,
+    }
 }
 
 /// Whether the process was started for the test in this directory.

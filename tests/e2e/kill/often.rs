@@ -22,7 +22,6 @@ fn start_round(clients: &mut [ShimClient], round: usize) -> Vec<Call> {
     for n in 0..CALLS {
         for (client, shim) in clients.iter_mut().enumerate() {
             let key = format!("{round}-{client}-{n}");
-            // A second one is with the server at the kill more often than the quick one.
             let pending = shim.start_call("side_effect", &format!(r#"{{"key":"{key}"}}"#));
             calls.push(Call { client, pending, key });
         }
@@ -47,16 +46,17 @@ fn kills_in_a_row_count_nothing_twice_and_leave_nothing_hanging() {
     let (harness, upstream) = with_upstream(Script::default());
     let mut clients = clients(&harness, 3);
     let mut all = Vec::new();
+    let mut killed = 0;
     for round in 0..rounds() {
         let replies = [Replies::SseWithIds, Replies::Json, Replies::Sse][round % 3];
         upstream.change(|script| script.replies = replies);
         let seen = upstream.count(|entry| entry.calls("side_effect"));
-        // A called kill falls at another place of the round each time: from "nothing has left" to "all was answered".
+        // The kill falls at another place of the round each time: from "nothing has left" to "all was answered".
         let at = seen + round % (CALLS * clients.len() + 1);
         let calls = start_round(&mut clients, round);
         upstream
             .wait_for(PATIENCE, |journal| journal.iter().filter(|e| e.calls("side_effect")).count() >= at);
-        harness.kill_daemon();
+        killed = kill_next(&harness, killed);
         check_settled(&clients, &upstream, &calls);
         all.extend(calls);
     }
