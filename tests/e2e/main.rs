@@ -1,5 +1,13 @@
 //! Tests through the binary: real daemons, real shims, real kills, a scripted upstream whose journal is the proof.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "helpers of tests fail by panicking, as tests do, and say on stderr what was left out"
+)]
+
 mod cli;
 mod input;
 mod kill;

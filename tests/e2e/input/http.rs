@@ -218,7 +218,7 @@ fn half_requests_do_nothing() {
         COUNTER.len()
     );
     for end in (0..whole.len()).step_by(7) {
-        dial(&harness).write_raw(whole[..end].as_bytes()).unwrap();
+        dial(&harness).write_raw(&whole.as_bytes()[..end]).unwrap();
     }
     for garbage in [
         &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],

@@ -67,7 +67,7 @@ fn a_call_waits_for_no_synced_write() {
     // Past the half of the block the next one is reserved: once, and not by each call.
     call(180);
     let more = poll_until(PATIENCE, || (reserved(&harness) > first).then(|| reserved(&harness)));
-    let blocks = (more.unwrap() - first).div_ceil(1024) as usize;
+    let blocks = usize::try_from((more.unwrap() - first).div_ceil(1024)).unwrap();
     let after = syncs(&notes);
     // A block costs the file, its directory and the witness.
     assert!((1..=3 * blocks).contains(&(after.len() - warm.len())), "{:#?}", &after[warm.len()..]);
