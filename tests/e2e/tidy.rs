@@ -38,7 +38,8 @@ fn dependencies_run_downwards() {
         let from = storeys[package.name.as_str()];
         for dependency in package.dependencies.iter().filter(|d| d.kind == DependencyKind::Normal) {
             if let Some(to) = storeys.get(dependency.name.as_str()).filter(|to| **to > from) {
-                wrong.push(format!("{} (storey {from}) uses {} (storey {to})", package.name, dependency.name));
+                wrong
+                    .push(format!("{} (storey {from}) uses {} (storey {to})", package.name, dependency.name));
             }
         }
     }
@@ -65,7 +66,9 @@ fn the_test_kit_is_used_by_tests_only() {
     let users: Vec<String> = metadata()
         .packages
         .iter()
-        .filter(|p| p.dependencies.iter().any(|d| d.name == "evermux-testkit" && d.kind == DependencyKind::Normal))
+        .filter(|p| {
+            p.dependencies.iter().any(|d| d.name == "evermux-testkit" && d.kind == DependencyKind::Normal)
+        })
         .map(|p| p.name.to_string())
         .collect();
     assert!(users.is_empty(), "{users:?}");
@@ -74,8 +77,22 @@ fn the_test_kit_is_used_by_tests_only() {
 #[test]
 fn the_top_level_is_what_the_design_says() {
     let known = [
-        "AGENTS.md", "CHANGELOG.md", "Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "TODO.md", "clippy.toml",
-        "cmd", "deny.toml", "internal", "pkgs", "planning", "rustfmt.toml", "target", "tests",
+        "AGENTS.md",
+        "CHANGELOG.md",
+        "Cargo.lock",
+        "Cargo.toml",
+        "LICENSE",
+        "README.md",
+        "TODO.md",
+        "clippy.toml",
+        "cmd",
+        "deny.toml",
+        "internal",
+        "pkgs",
+        "planning",
+        "rustfmt.toml",
+        "target",
+        "tests",
     ];
     let strange: Vec<String> = fs::read_dir(root())
         .unwrap()
