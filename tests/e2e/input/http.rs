@@ -266,7 +266,8 @@ fn a_connection_dropped_in_the_middle_loses_nothing() {
     let mut reply = http.open_mcp("/mcp/up", &headers, call).unwrap();
     upstream.open_gate("late");
     let events = http.all_events(&mut reply).unwrap();
-    assert!(events.last().unwrap().data.contains(r#""id":"late""#), "{events:?}");
+    let last = &events.last().unwrap().data;
+    assert!(last.contains(r#""id":"late""#) && last.contains(r#""passed":true"#), "{events:?}");
     assert_eq!(upstream.count(|entry| entry.calls("gate") && entry.body.contains("late")), 1);
     assert_eq!(upstream.count(|entry| entry.is("notifications/cancelled")), 0);
     let idle = poll_until(PATIENCE, || (harness.status()["sessions"][0]["in_flight"] == 1).then_some(()));
