@@ -73,6 +73,8 @@ pub(crate) struct Reactor {
     unwritten: Vec<JournalEntry>,
     /// Exchanges of this turn: they start together, behind one write of the journal.
     starting: Vec<(ExchangeId, Box<ExchangeSpec>)>,
+    /// When what may wait for the journal is written at the latest.
+    write_by: Option<Instant>,
     /// Facts that came up while orders were carried out.
     echo: Vec<Input>,
     outbox: Outbox,
@@ -90,6 +92,7 @@ impl Reactor {
             sender: Arc::default(),
             unwritten: Vec::new(),
             starting: Vec::new(),
+            write_by: None,
             echo: Vec::new(),
             outbox: Outbox::new(),
             purged: Purged::default(),
@@ -99,14 +102,23 @@ impl Reactor {
     /// Runs until every `Inbox` is gone or the last call has ended after a stop. Gives the parts back, so that what
     /// waits for the disk can be flushed.
     pub(crate) async fn run(mut self, mut rx: mpsc::UnboundedReceiver<Told>) -> Persist {
+        let alarm = tokio::time::sleep_until(tokio::time::Instant::now());
+        tokio::pin!(alarm);
+        // A timer is set again only for an earlier deadline: setting it for each call costs a system call, waking
+        // once too often costs less.
+        let mut armed: Option<Instant> = None;
         loop {
-            let told = match self.deadline() {
-                Some(at) => tokio::select! {
-                    biased;
-                    told = rx.recv() => told,
-                    () = tokio::time::sleep_until(at) => Some(Told::Fact(Input::Tick)),
-                },
-                None => rx.recv().await,
+            if let Some(at) = self.deadline().filter(|at| armed.is_none_or(|armed| *at < armed)) {
+                alarm.as_mut().reset(at.into());
+                armed = Some(at);
+            }
+            let told = tokio::select! {
+                biased;
+                told = rx.recv() => told,
+                () = alarm.as_mut(), if armed.is_some() => {
+                    armed = None;
+                    Some(Told::Fact(Input::Tick))
+                }
             };
             let Some(told) = told else { break };
             self.take(told);
@@ -123,10 +135,9 @@ impl Reactor {
         self.parts.persist
     }
 
-    fn deadline(&self) -> Option<tokio::time::Instant> {
+    fn deadline(&self) -> Option<Instant> {
         let core = self.parts.hub.deadline().map(|at| self.started + at);
-        let journal = (!self.unwritten.is_empty()).then(|| Instant::now() + SETTLED_WITHIN);
-        core.into_iter().chain(journal).min().map(tokio::time::Instant::from_std)
+        core.into_iter().chain(self.write_by).min()
     }
 
     /// *Sent* is a fact on disk before it is one on the wire (D17): one write for every call of the turn.
@@ -146,6 +157,8 @@ impl Reactor {
             |entry: &JournalEntry| matches!(entry, JournalEntry::Settled { .. } | JournalEntry::Acked { .. });
         if self.unwritten.len() > MOST_UNWRITTEN || !self.unwritten.iter().all(may_wait) {
             self.write_journal();
+        } else if !self.unwritten.is_empty() && self.write_by.is_none() {
+            self.write_by = Some(Instant::now() + SETTLED_WITHIN);
         }
     }
 
@@ -226,7 +239,8 @@ impl Reactor {
     }
 
     fn handle(&mut self, input: Input) {
-        if matches!(input, Input::Tick) {
+        if matches!(input, Input::Tick) && self.write_by.is_some_and(|at| at <= Instant::now()) {
+            self.write_by = None;
             self.write_journal();
         }
         self.ask_core(input);
