@@ -92,6 +92,37 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// A call that nothing has happened to.
+    pub(crate) fn new(link: LinkNonce, session: SessionIx, client_id: Id, stream: StreamId) -> Self {
+        Self {
+            link,
+            session,
+            client_id,
+            token: None,
+            seq: None,
+            greeting: false,
+            repeatable: false,
+            message: None,
+            stage: Stage::Waiting,
+            wire: None,
+            handshake: Handshake(0),
+            exchange: None,
+            stream: Some(stream),
+            cursor: None,
+            lost_because: None,
+            attempts: 0,
+            refusals: 0,
+            losses: 0,
+            refused_in: Handshake(0),
+            cancel: None,
+            cancelled: false,
+            kept: Vec::new(),
+            deadline: None,
+            pause: None,
+            cancel_timer: None,
+        }
+    }
+
     pub(crate) fn was_sent(&self) -> bool {
         matches!(self.stage, Stage::Sent { .. } | Stage::Replaying { .. })
     }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use mcp_wire::{Id, Message, Segments};
 
 use crate::call::{CallId, Kept, Stage};
-use crate::downstream::lost_answer;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Kind, draining, lost_answer, needs_auth, purged, session_lost};
 use crate::hub::{Hub, Purpose, StreamUse};
 use crate::link::{Fate, LARGEST_KEPT};
 use crate::names::{LinkNonce, WireId};
@@ -418,23 +417,4 @@ pub(crate) fn error_under(id: &Id, message: &Message) -> Segments {
     let raw = message.error().unwrap_or(b"null");
     let parts = [b"{\"jsonrpc\":\"2.0\",\"id\":", id.as_raw(), b",\"error\":", raw, b"}"];
     Segments::from(bytes::Bytes::from(parts.concat()))
-}
-
-pub(crate) fn session_lost() -> Failure {
-    let text = "the upstream no longer knows this session, and this call may not be moved to a new one";
-    Failure::new(Kind::SessionLost, text)
-}
-
-pub(crate) fn draining() -> Failure {
-    Failure::new(Kind::Draining, "evermux is stopping; send this again")
-}
-
-pub(crate) fn purged() -> Failure {
-    Failure::new(Kind::SessionLost, "the session was purged before this call was sent")
-}
-
-pub(crate) fn needs_auth() -> Failure {
-    let text =
-        "the upstream refused these credentials, also for a fresh session: check the upstream's headers";
-    Failure::new(Kind::NeedsAuth, text)
 }

@@ -80,7 +80,7 @@ impl Hub {
     }
 
     fn purge(&mut self, ix: SessionIx) {
-        let purged = crate::calls::purged();
+        let purged = crate::failure::purged();
         let sent = Failure::new(Kind::OutcomeUnknown, "the session was purged while this call was in flight");
         // Also those that pause between two sendings, which no table of the session holds.
         let calls: Vec<_> =
@@ -118,7 +118,7 @@ impl Hub {
             return;
         }
         self.draining = true;
-        let failure = crate::calls::draining();
+        let failure = crate::failure::draining();
         let unsent: Vec<_> =
             self.calls.iter().filter(|(_, call)| !call.was_sent()).map(|(id, _)| *id).collect();
         for call in unsent {

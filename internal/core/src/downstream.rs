@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use mcp_wire::{Id, Kind, Message, Segments, method};
 
-use crate::call::{Call, CallId, Stage};
+use crate::call::{Call, CallId};
 use crate::failure::{self, Failure};
 use crate::hub::{Hub, StreamUse};
 use crate::input::{Delivery, Sender, StreamId};
 use crate::link::{Fate, Link};
-use crate::names::{Digest, Handshake, LinkNonce, Seq, UpstreamName};
+use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
 use crate::output::Output;
 use crate::record::JournalEntry;
 use crate::seal::{EventClaim, LinkClaim};
@@ -180,7 +180,7 @@ impl Hub {
             self.order(Output::Accept { stream, link: None });
         }
         if self.draining {
-            self.refuse_call(stream, greeting, &id, &name, &crate::calls::draining());
+            self.refuse_call(stream, greeting, &id, &name, &crate::failure::draining());
             return;
         }
         let Some(session) = self.session_for(&name, identity) else {
@@ -278,7 +278,7 @@ impl Hub {
         let Some(name) = self.links.get(&link).map(|state| state.claim.upstream.clone()) else {
             return false;
         };
-        let failure = Failure::new(failure::Kind::OutcomeUnknown, lost_answer(None));
+        let failure = Failure::new(failure::Kind::OutcomeUnknown, failure::lost_answer(None));
         self.answer_locally(stream, &failure.to_error(message.id().as_ref(), &name));
         true
     }
@@ -399,14 +399,6 @@ impl Hub {
     }
 }
 
-/// Said when a call may have run and its answer is gone for good.
-pub(crate) fn lost_answer(why: Option<&str>) -> String {
-    let why = why.unwrap_or("the connection is gone");
-    format!(
-        "this call was sent and its answer was lost ({why}): it may have run. Check its effect before you send it again"
-    )
-}
-
 fn new_call(
     link: LinkNonce,
     session: SessionIx,
@@ -417,30 +409,11 @@ fn new_call(
 ) -> Call {
     let name = message.method().unwrap_or_default();
     Call {
-        link,
-        session,
-        client_id,
         token: message.progress_token(),
         seq,
         greeting: name == method::INITIALIZE,
         repeatable: method::is_repeatable(name),
-        stage: Stage::Waiting,
-        wire: None,
-        handshake: Handshake(0),
-        exchange: None,
-        stream: Some(stream),
-        cursor: None,
-        lost_because: None,
-        attempts: 0,
-        refusals: 0,
-        losses: 0,
-        refused_in: Handshake(0),
-        cancel: None,
-        cancelled: false,
-        kept: Vec::new(),
-        deadline: None,
-        pause: None,
-        cancel_timer: None,
         message: Some(message),
+        ..Call::new(link, session, client_id, stream)
     }
 }

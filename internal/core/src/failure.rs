@@ -130,3 +130,30 @@ impl Failure {
         mcp_wire::error(id, self.kind.code(), &self.message, Some(&json!({ "evermux": facts })))
     }
 }
+
+pub(crate) fn session_lost() -> Failure {
+    let text = "the upstream no longer knows this session, and this call may not be moved to a new one";
+    Failure::new(Kind::SessionLost, text)
+}
+
+pub(crate) fn draining() -> Failure {
+    Failure::new(Kind::Draining, "evermux is stopping; send this again")
+}
+
+pub(crate) fn purged() -> Failure {
+    Failure::new(Kind::SessionLost, "the session was purged before this call was sent")
+}
+
+pub(crate) fn needs_auth() -> Failure {
+    let text =
+        "the upstream refused these credentials, also for a fresh session: check the upstream's headers";
+    Failure::new(Kind::NeedsAuth, text)
+}
+
+/// Said when a call may have run and its answer is gone for good.
+pub(crate) fn lost_answer(why: Option<&str>) -> String {
+    let why = why.unwrap_or("the connection is gone");
+    format!(
+        "this call was sent and its answer was lost ({why}): it may have run. Check its effect before you send it again"
+    )
+}

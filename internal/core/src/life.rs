@@ -6,8 +6,7 @@ use mcp_wire::{Id, Kind, Message, Segments, method, version};
 use serde_json::value::RawValue;
 
 use crate::call::CallId;
-use crate::calls::{needs_auth, session_lost};
-use crate::failure::{Failure, Kind as Failed};
+use crate::failure::{Failure, Kind as Failed, needs_auth, session_lost};
 use crate::hub::{Hub, Pending, Purpose};
 use crate::ids::Ids;
 use crate::input::{ExchangeId, Refusal};

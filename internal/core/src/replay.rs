@@ -233,30 +233,11 @@ fn replayed(
     stream: StreamId,
 ) -> Call {
     Call {
-        link,
-        session: sent.session,
-        client_id,
         token,
-        seq: None,
-        greeting: false,
-        repeatable: false,
-        message: None,
         stage: Stage::Replaying { ends: 0, silences: 0 },
         wire: Some(sent.wire),
         handshake: sent.handshake,
-        exchange: None,
-        stream: Some(stream),
         cursor: Some(sent.cursor.clone()),
-        lost_because: None,
-        attempts: 0,
-        refusals: 0,
-        losses: 0,
-        refused_in: Handshake(0),
-        cancel: None,
-        cancelled: false,
-        kept: Vec::new(),
-        deadline: None,
-        pause: None,
-        cancel_timer: None,
+        ..Call::new(link, sent.session, client_id, stream)
     }
 }

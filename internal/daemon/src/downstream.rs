@@ -19,7 +19,7 @@ use mcp_wire::Message;
 use crate::body::{Events, Head, Sink};
 use crate::control;
 use crate::inbox::{Inbox, Told};
-use crate::lifecycle::Keeper;
+use crate::keeper::Keeper;
 
 /// The largest message taken from a client, in bytes.
 const LARGEST_REQUEST: usize = 64 * 1024 * 1024;

@@ -10,6 +10,7 @@ mod downstream;
 mod error;
 mod exchange;
 mod inbox;
+mod keeper;
 mod lifecycle;
 mod log;
 mod reactor;

@@ -1,0 +1,152 @@
+//! The config in force and what was made of it: which upstreams' credentials are at hand, and who waits for which.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use evermux_config::{Config, ConfigError, HeaderSource};
+use evermux_core::names::{Digest, UpstreamName};
+use evermux_store::Key;
+use tokio::sync::{oneshot, watch};
+
+use crate::credentials::{self, Variables};
+use crate::inbox::{Ask, Identity, Inbox, Told};
+
+/// How long an upstream whose headers could not be had is left alone.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// How long after its start a process waits for the variables that only other clients' shims have: these dial
+/// again within two seconds.
+const HANDING_OVER: Duration = Duration::from_secs(5);
+
+/// The config in force and what was made of it: which upstreams' credentials are at hand.
+pub(crate) struct Keeper {
+    file: PathBuf,
+    config: RwLock<Arc<Config>>,
+    key: Key,
+    inbox: Inbox,
+    at_hand: RwLock<HashMap<String, AtHand>>,
+    /// Every identity whose headers are resolved, by upstream.
+    identities: watch::Sender<HashSet<(String, Digest)>>,
+    started: Instant,
+    /// One resolution at a time: a header command must not run once per waiting client.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone, Copy)]
+enum AtHand {
+    Yes(Identity),
+    NotBefore(Instant),
+}
+
+impl Keeper {
+    pub(crate) fn new(file: PathBuf, config: Config, key: Key, inbox: Inbox) -> Self {
+        Self {
+            file,
+            config: RwLock::new(Arc::new(config)),
+            key,
+            inbox,
+            at_hand: RwLock::default(),
+            identities: watch::Sender::default(),
+            started: Instant::now(),
+            turn: tokio::sync::Mutex::default(),
+        }
+    }
+
+    fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn known(&self, name: &str) -> Option<AtHand> {
+        self.at_hand.read().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    }
+
+    fn note(&self, name: &str, at_hand: AtHand) {
+        self.at_hand.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), at_hand);
+    }
+
+    /// Before the first client: everything that needs no command, so that records meet their configuration.
+    pub(crate) async fn resolve_what_is_at_hand(&self) {
+        let config = self.config();
+        let is_command = |header: &evermux_config::Header| matches!(header.source, HeaderSource::Command(_));
+        for upstream in config.upstreams.values().filter(|one| !one.headers.iter().any(is_command)) {
+            self.ensure(upstream.name.as_str()).await;
+        }
+    }
+
+    /// Has the upstream's headers resolved once. What comes of it is in the reactor's queue before the caller's own
+    /// message.
+    pub(crate) async fn ensure(&self, name: &str) {
+        if self.is_settled(name) {
+            return;
+        }
+        let _turn = self.turn.lock().await;
+        if !self.is_settled(name) {
+            self.resolve(name, &Variables::new()).await;
+        }
+    }
+
+    fn is_settled(&self, name: &str) -> bool {
+        match self.known(name) {
+            Some(AtHand::Yes(_)) => true,
+            Some(AtHand::NotBefore(at)) => Instant::now() < at,
+            None => !self.config().upstreams.contains_key(name),
+        }
+    }
+
+    async fn resolve(&self, name: &str, given: &Variables) -> Identity {
+        let config = self.config();
+        let upstream = config.upstreams.get(name)?;
+        let outcome = credentials::resolve(upstream, given, &self.key).await;
+        let before = match self.known(name) {
+            Some(AtHand::Yes(identity)) => identity,
+            _ => None,
+        };
+        let identity = outcome.as_ref().ok().map(|resolved| resolved.fingerprint.identity);
+        match identity.or(before) {
+            // The first identity stays the one for clients that bring none.
+            Some(identity) => self.note(name, AtHand::Yes(before.or(Some(identity)))),
+            None => self.note(name, AtHand::NotBefore(Instant::now() + TRY_AGAIN)),
+        }
+        self.inbox.tell(Told::Credentials { upstream: UpstreamName::from(name), outcome, default: false });
+        if let Some(identity) = identity {
+            self.identities.send_if_modified(|known| known.insert((name.to_owned(), identity)));
+        }
+        identity.or(before)
+    }
+
+    /// A process that came back meets running clients whose variables only another's shim has. That one dials too:
+    /// to wait for it is better than to refuse them. Only for a young process; later, what is not here will not come.
+    pub(crate) async fn await_identity(&self, name: &str, identity: Digest) {
+        let until = self.started + HANDING_OVER;
+        if Instant::now() >= until || !self.config().upstreams.contains_key(name) {
+            return;
+        }
+        let wanted = (name.to_owned(), identity);
+        let mut known = self.identities.subscribe();
+        drop(tokio::time::timeout_at(until.into(), known.wait_for(|known| known.contains(&wanted))).await);
+    }
+
+    /// Takes over a shim's variables: whose credentials it then uses.
+    pub(crate) async fn give(&self, name: &str, given: &Variables) -> Identity {
+        let _turn = self.turn.lock().await;
+        self.resolve(name, given).await
+    }
+
+    /// Reads the config anew. A bad one changes nothing.
+    pub(crate) async fn reload(&self, inbox: &Inbox) -> Result<(), ConfigError> {
+        let config = evermux_config::load(&self.file)?;
+        let _turn = self.turn.lock().await;
+        let old = self.config();
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config.clone());
+        self.at_hand
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|name, _| old.upstreams.get(name.as_str()) == config.upstreams.get(name.as_str()));
+        let (done, waiting) = oneshot::channel();
+        inbox.tell(Told::Control(Ask::Reload { config: Box::new(config), done }));
+        drop(waiting.await);
+        tracing::info!("config reloaded");
+        Ok(())
+    }
+}
