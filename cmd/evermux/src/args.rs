@@ -119,7 +119,7 @@ A token is better kept out of the file. In the config:
 
 Exit codes: 0; 1 the daemon refused to reload; 2 the name, the URL or the config is wrong.")]
     Add {
-        /// [a-z0-9][a-z0-9_-]{0,63}
+        #[arg(help = "[a-z0-9][a-z0-9_-]{0,63}")]
         name: String,
         /// The server's streamable HTTP endpoint
         url: String,

@@ -44,7 +44,7 @@ pub(crate) enum Input {
     Reloaded,
     /// The link is ended, or could not be.
     Deleted,
-    /// The time of [`Machine::deadline`] came.
+    /// The time of `Machine::deadline` came.
     Tick,
 }
 
