@@ -351,10 +351,14 @@ impl Hub {
             return;
         }
         self.streams.insert(stream, StreamUse::Listening(link));
-        let old = self.links.get_mut(&link).and_then(|state| state.listening.replace(stream));
+        let Some(state) = self.links.get_mut(&link) else { return };
+        let (old, missed) = (state.listening.replace(stream), std::mem::take(&mut state.missed));
         if let Some(old) = old {
             self.streams.remove(&old);
             self.order(Output::End(old));
+        }
+        for data in missed {
+            self.order(Output::Event { stream, id: None, data });
         }
         if let Some(session) = self.session_for(upstream, identity) {
             self.wake_for_stream(session);

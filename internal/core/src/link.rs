@@ -25,6 +25,9 @@ pub(crate) enum Fate {
 /// and a repeat after it broke gets *outcome unknown*.
 pub(crate) const LARGEST_KEPT: usize = 64 * 1024;
 
+/// News kept for a link without a GET stream; what is kept only says that something is to be fetched again.
+const MOST_MISSED: usize = 64;
+
 /// Acks are journalled in steps of this many, so that an idle journal is not written for each message.
 pub(crate) const ACK_STEP: u64 = 64;
 
@@ -36,6 +39,9 @@ pub(crate) struct Link {
     pub(crate) claim: LinkClaim,
     /// Its GET stream.
     pub(crate) listening: Option<StreamId>,
+    /// What changed at the server while it had none: a client opens its stream a moment after its handshake, and
+    /// again after a cut.
+    pub(crate) missed: Vec<Segments>,
     pub(crate) numbered: BTreeMap<Seq, Fate>,
     /// Every number below is settled for the client.
     pub(crate) acked: Seq,
@@ -54,6 +60,7 @@ impl Link {
         Self {
             claim,
             listening: None,
+            missed: Vec::new(),
             numbered: BTreeMap::new(),
             acked: Seq(0),
             journalled_ack: Seq(0),
@@ -96,6 +103,14 @@ impl Link {
             self.journalled_ack = ack;
         }
         due
+    }
+
+    /// Keeps news for its next GET stream. The same news twice is one.
+    pub(crate) fn miss(&mut self, data: &Segments) {
+        let known = self.missed.iter().any(|other| other.iter().flatten().eq(data.iter().flatten()));
+        if !known && self.missed.len() < MOST_MISSED {
+            self.missed.push(data.clone());
+        }
     }
 
     /// Nothing is under way for it.

@@ -139,12 +139,18 @@ impl Hub {
         self.links.values().filter(|link| uses(link, session)).filter_map(|link| link.listening).collect()
     }
 
-    /// A notification of the session goes to each listening link once (2025-11-25: never twice to one client).
+    /// A notification of the session goes to each link once (2025-11-25: never twice to one client): on its GET
+    /// stream, or on its next one if it says that something changed.
     pub(crate) fn fan_out(&mut self, ix: SessionIx, message: &Message) {
-        let Some(session) = self.sessions.get(&ix) else { return };
+        let Some(session) = self.sessions.get(&ix).filter(|session| self.is_current(session)) else { return };
         let data = self.with_client_ids(ix, message);
-        for stream in self.listeners(session) {
-            self.order(Output::Event { stream, id: None, data: data.clone() });
+        let lasting = message.method().is_some_and(says_what_changed);
+        for link in self.links.values_mut().filter(|link| uses(link, session)) {
+            match link.listening {
+                Some(stream) => self.out.push(Output::Event { stream, id: None, data: data.clone() }),
+                None if lasting => link.miss(&data),
+                None => {}
+            }
         }
     }
 
@@ -226,4 +232,15 @@ impl Hub {
 /// Whether this link's calls go to this session, or to one of the same identity that took its place.
 pub(crate) fn uses(link: &Link, session: &Session) -> bool {
     link.claim.upstream == session.key.upstream && link.claim.identity == session.key.fingerprint.identity
+}
+
+/// News that stays true until the client has looked again.
+fn says_what_changed(name: &str) -> bool {
+    matches!(
+        name,
+        method::NOTIFICATIONS_TOOLS_LIST_CHANGED
+            | method::NOTIFICATIONS_PROMPTS_LIST_CHANGED
+            | method::NOTIFICATIONS_RESOURCES_LIST_CHANGED
+            | method::NOTIFICATIONS_RESOURCES_UPDATED
+    )
 }

@@ -74,6 +74,26 @@ fn one_get_stream_serves_all_listeners_once_each() {
 }
 
 #[test]
+fn what_changed_while_a_client_had_no_stream_comes_with_its_next_one_once() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let (listener, late) = (w.joined(), w.joined());
+    w.listen(listener);
+    w.call(listener);
+    let get = w.exchange("GET");
+    let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+    w.fact(get, says_at(changed, "g/1"));
+    w.fact(get, says_at(changed, "g/2"));
+    w.fact(get, says(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}"#));
+    assert_eq!(w.clients[listener].heard.len(), 3);
+    let stream = w.listen(late);
+    assert_eq!(w.clients[late].heard.len(), 1, "the change once, and no old log line");
+    w.close(stream);
+    w.listen(late);
+    assert_eq!(w.clients[late].heard.len(), 1);
+}
+
+#[test]
 fn a_cut_get_stream_is_opened_again_from_its_position() {
     let mut w = World::new();
     w.upstream.offers_stream = true;
