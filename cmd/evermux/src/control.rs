@@ -90,7 +90,11 @@ fn unanswered(error: &SendError) -> ControlError {
     let nobody = source.is_some_and(|error| {
         matches!(
             error.kind(),
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock
+            // Something else in the way of the socket: a daemon that is started tells what and where.
+            io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::WouldBlock
         )
     });
     if error.kind == SendErrorKind::Connect && nobody {

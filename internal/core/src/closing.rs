@@ -135,8 +135,10 @@ impl Hub {
         }
     }
 
+    /// A call whose client is away is nobody's to wait for: its client finds it by its number, in the journal.
     pub(crate) fn note_drained(&mut self) {
-        if self.draining && !self.drained && self.calls.is_empty() {
+        let awaited = self.calls.values().any(|call| call.stream.is_some());
+        if self.draining && !self.drained && !awaited {
             self.drained = true;
             self.order(Output::Drained);
         }

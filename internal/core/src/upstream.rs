@@ -374,12 +374,22 @@ impl Hub {
             Purpose::Replay(call) if never_written => self.on_replay_obstructed(call, None),
             Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, why, state.retry),
             Purpose::Initialize(_) | Purpose::Probe(_) | Purpose::Initialized => {
+                if never_written && matches!(state.purpose, Purpose::Initialize(_)) {
+                    self.uncount_initialize(state.session);
+                }
                 if !state.answered {
                     self.on_contact_failed(state.session, state.purpose, why);
                 }
             }
             Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
             Purpose::Aside(_) | Purpose::Delete => {}
+        }
+    }
+
+    /// Status counts handshakes that were sent (contract); this one never left.
+    fn uncount_initialize(&mut self, ix: SessionIx) {
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.initializes = session.initializes.saturating_sub(1);
         }
     }
 

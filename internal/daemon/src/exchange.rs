@@ -9,7 +9,8 @@ use evermux_core::names::SessionId;
 use evermux_core::output::{ExchangeSpec, Verb};
 use http::HeaderValue;
 use mcp_http::{
-    Client, Content, EventLimits, Incoming, Outgoing, SessionHeader, TcpOptions, TcpSender, Written,
+    Client, Content, EventLimits, Incoming, Outgoing, SendError, SendErrorKind, SessionHeader, TcpOptions,
+    TcpSender, Written,
 };
 use mcp_wire::{Batch, Message};
 use tokio::sync::{OnceCell, Semaphore};
@@ -69,7 +70,7 @@ pub(crate) async fn run(job: Job) {
     match client.send(outgoing).await {
         Ok(incoming) => reader.read(incoming).await,
         Err(error) => {
-            let why = error.kind.to_string();
+            let why = in_words(&error);
             tracing::debug!(error = %error, source = ?error.source.as_ref().map(ToString::to_string), "exchange failed");
             reader.end(match error.written {
                 Written::Never => End::NeverWritten(why),
@@ -100,6 +101,21 @@ fn outgoing(spec: ExchangeSpec, headers: http::HeaderMap) -> Option<Outgoing> {
         outgoing.last_event_id = Some(value(cursor)?);
     }
     Some(outgoing)
+}
+
+/// What went wrong, with the system's own words where they tell a typo from an outage. They name no URL.
+fn in_words(error: &SendError) -> String {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> =
+        error.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static));
+    let mut last = None;
+    while let Some(error) = cause {
+        last = Some(error);
+        cause = error.source();
+    }
+    match last.filter(|_| matches!(error.kind, SendErrorKind::Connect | SendErrorKind::Tls)) {
+        Some(cause) => format!("{} ({cause})", error.kind),
+        None => error.kind.to_string(),
+    }
 }
 
 struct Reader {

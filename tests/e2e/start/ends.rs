@@ -1,5 +1,7 @@
 //! Ends in order: a client that leaves, a daemon that is stopped or told to end.
 
+use evermux_testkit::{Pending, Replies};
+
 use super::*;
 
 #[test]
@@ -91,4 +93,57 @@ fn a_stop_with_nothing_to_stop_says_so() {
     harness.start_daemon();
     harness.run(&["stop"]).success();
     assert_eq!(harness.run(&["stop"]).code, Some(3));
+}
+
+/// A call in flight on a gate that nobody opens.
+fn waiting_call(harness: &Harness, upstream: &Upstream) -> (ShimClient, Pending) {
+    let mut client = harness.connect("up");
+    assert!(client.initialize(VERSION).error().is_none());
+    let call = client.start_call("gate", r#"{"name":"never"}"#);
+    upstream.wait_at_gate("never", 1, PATIENCE);
+    (client, call)
+}
+
+fn is_draining(harness: &Harness) {
+    harness.wait_status(PATIENCE, |status| {
+        (status.pointer("/daemon/phase")?.as_str()? == "draining").then_some(())
+    });
+}
+
+#[test]
+fn whoever_asks_twice_does_not_wait_for_the_drain() {
+    let (harness, upstream) = with_upstream(Script::replying(Replies::Json));
+    let daemon = harness.start_daemon();
+    let (mut client, call) = waiting_call(&harness, &upstream);
+    assert!(harness.signal(daemon, Signal::SIGINT));
+    is_draining(&harness);
+    assert!(harness.signal(daemon, Signal::SIGINT));
+    assert_eq!(harness.daemon_exit(daemon, PATIENCE), Some(0));
+    // The call was sent, and the next daemon finds it in the journal: told apart, not run again.
+    assert_eq!(client.wait(&call, PATIENCE).evermux_kind().as_deref(), Some("outcome_unknown"));
+    assert_eq!(count(&mut client), 1);
+    assert_eq!(upstream.count(|entry| entry.calls("gate")), 1);
+    check_one_session(&upstream);
+}
+
+#[test]
+fn a_drain_waits_for_no_client_that_is_gone() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let daemon = harness.start_daemon();
+    let (mut client, _call) = waiting_call(&harness, &upstream);
+    assert!(harness.signal(daemon, Signal::SIGTERM));
+    is_draining(&harness);
+    client.kill();
+    assert_eq!(harness.daemon_exit(daemon, PATIENCE), Some(0));
+}
+
+#[test]
+fn a_shim_whose_terminal_is_gone_ends_its_link() {
+    let (harness, upstream) = with_upstream(Script::default());
+    harness.start_daemon();
+    let (mut client, call) = waiting_call(&harness, &upstream);
+    assert!(harness.signal(client.pid(), Signal::SIGHUP));
+    assert_eq!(client.wait(&call, PATIENCE).evermux_kind().as_deref(), Some("outcome_unknown"));
+    assert_eq!(client.wait_exit(PATIENCE), Some(0));
+    harness.wait_status(PATIENCE, |status| (status["sessions"][0]["links"] == 0).then_some(()));
 }

@@ -41,6 +41,7 @@ pub(crate) enum Server {
 /// The kinds of error that the shim itself makes (contract, "What a client sees").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
+    OutcomeUnknown,
     Misconfigured,
     Draining,
 }
@@ -48,6 +49,7 @@ pub(crate) enum ErrorKind {
 impl ErrorKind {
     const fn code(self) -> i64 {
         match self {
+            Self::OutcomeUnknown => -33001,
             Self::Misconfigured => -33006,
             Self::Draining => -33008,
         }
@@ -55,6 +57,7 @@ impl ErrorKind {
 
     const fn name(self) -> &'static str {
         match self {
+            Self::OutcomeUnknown => "outcome_unknown",
             Self::Misconfigured => "misconfigured",
             Self::Draining => "draining",
         }

@@ -312,7 +312,8 @@ impl Machine {
             Unreachable::NotYet(reason) if now - since >= GIVE_UP => {
                 self.give_up(ErrorKind::Draining, &format!("the daemon does not answer: {reason}"), orders);
             }
-            Unreachable::NoDaemon if now - since >= GIVE_UP => {
+            // Stopped on purpose while something was open: nobody will bring the answer.
+            Unreachable::NoDaemon if self.stopped || now - since >= GIVE_UP => {
                 self.give_up(ErrorKind::Draining, "the daemon is gone, and this shim starts none", orders);
             }
             _ => {}
@@ -353,7 +354,9 @@ impl Machine {
         let mut answered = false;
         for seq in seqs {
             let Some(entry) = self.settle(seq) else { continue };
-            let outcome = if entry.sent { "unknown" } else { "not_sent" };
+            // What may have run is told as that, whatever is in the way now (contract: kind and outcome agree).
+            let (kind, outcome) =
+                if entry.sent { (ErrorKind::OutcomeUnknown, "unknown") } else { (kind, "not_sent") };
             if let Some(id) = entry.client_id() {
                 orders.push(Order::Write(envelope::our_error(id, kind, &self.upstream, outcome, reason)));
                 answered = true;

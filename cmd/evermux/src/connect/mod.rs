@@ -109,7 +109,8 @@ struct Shim {
     /// Every exchange that runs; all end with the shim.
     exchanges: JoinSet<()>,
     stream: Option<AbortHandle>,
-    signals: (Signal, Signal),
+    /// Asked to end, or the terminal is gone.
+    signals: (Signal, Signal, Signal),
     exit: Option<u8>,
 }
 
@@ -130,7 +131,11 @@ impl Shim {
             inbox,
             exchanges: JoinSet::new(),
             stream: None,
-            signals: (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?),
+            signals: (
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::hangup())?,
+            ),
             exit: None,
         })
     }
@@ -171,6 +176,7 @@ impl Shim {
             () = tokio::time::sleep_until(due.unwrap_or(self.began)), if due.is_some() => Woken::Tick,
             _ = self.signals.0.recv() => Woken::Told,
             _ = self.signals.1.recv() => Woken::Told,
+            _ = self.signals.2.recv() => Woken::Told,
         }
     }
 

@@ -81,10 +81,16 @@ pub(crate) async fn ensure_daemon(paths: &Paths, sender: &UnixSender) -> Result<
         Err(error) => return Err(StartError::NotYet(error.to_string())),
     }
     let started = start(paths).await;
-    if started.is_err() && control::hello(sender).await.is_ok() {
-        return Ok(());
+    match control::hello(sender).await {
+        Ok(()) => Ok(()),
+        Err(_) if started.is_err() => started,
+        // It said that a daemon runs already. That one is about to serve, or its socket is gone or elsewhere.
+        Err(error) => Err(StartError::NotYet(format!(
+            "a daemon runs for {}, but not on {} ({error}); end it, or give the --runtime-dir it was started with",
+            paths.state_dir.display(),
+            paths.socket().display()
+        ))),
     }
-    started
 }
 
 fn not_yet(what: &str, error: &std::io::Error) -> StartError {
