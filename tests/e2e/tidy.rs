@@ -84,13 +84,10 @@ fn the_top_level_is_what_the_design_says() {
         "LICENSE",
         "README.md",
         "TODO.md",
-        "clippy.toml",
         "cmd",
-        "deny.toml",
         "internal",
         "pkgs",
         "planning",
-        "rustfmt.toml",
         "target",
         "tests",
     ];
