@@ -82,7 +82,7 @@ impl Keeper {
         }
         let _turn = self.turn.lock().await;
         if !self.is_settled(name) {
-            self.resolve(name, &Variables::new()).await;
+            self.resolve(name, &Variables::new(), true).await;
         }
     }
 
@@ -94,7 +94,8 @@ impl Keeper {
         }
     }
 
-    async fn resolve(&self, name: &str, given: &Variables) -> Identity {
+    /// `default`: what the config and the daemon's own environment make is what clients get that bring nothing.
+    async fn resolve(&self, name: &str, given: &Variables, default: bool) -> Identity {
         let config = self.config();
         let upstream = config.upstreams.get(name)?;
         let outcome = credentials::resolve(upstream, given, &self.key).await;
@@ -108,7 +109,7 @@ impl Keeper {
             Some(identity) => self.note(name, AtHand::Yes(before.or(Some(identity)))),
             None => self.note(name, AtHand::NotBefore(Instant::now() + TRY_AGAIN)),
         }
-        self.inbox.tell(Told::Credentials { upstream: UpstreamName::from(name), outcome, default: false });
+        self.inbox.tell(Told::Credentials { upstream: UpstreamName::from(name), outcome, default });
         if let Some(identity) = identity {
             self.identities.send_if_modified(|known| known.insert((name.to_owned(), identity)));
         }
@@ -130,7 +131,7 @@ impl Keeper {
     /// Takes over a shim's variables: whose credentials it then uses.
     pub(crate) async fn give(&self, name: &str, given: &Variables) -> Identity {
         let _turn = self.turn.lock().await;
-        self.resolve(name, given).await
+        self.resolve(name, given, false).await
     }
 
     /// Reads the config anew. A bad one changes nothing.

@@ -110,3 +110,29 @@ fn after_a_kill_a_bare_client_waits_for_the_one_that_has_the_token() {
     }
     check_one_session(&upstream);
 }
+
+#[test]
+fn a_token_changed_in_the_config_is_what_new_clients_use() {
+    let upstream = Upstream::start(Script { bearer: Some("old".to_owned()), ..Script::default() });
+    let harness = Harness::new(binary());
+    let config = |token: &str| {
+        let url = upstream.url();
+        format!("[upstream.up]\nurl = \"{url}\"\nheaders.Authorization = \"Bearer {token}\"\n")
+    };
+    harness.write_config(&config("old"));
+    let daemon = harness.start_daemon();
+    assert_eq!(count(&mut initialized(harness.connect("up"))), 1);
+    upstream.change(|script| script.bearer = Some("new".to_owned()));
+    harness.write_config(&config("new"));
+    assert!(harness.signal(daemon, Signal::SIGHUP));
+    // The reload is done once a client is let in; a token of somebody else is a session of its own.
+    let served = evermux_testkit::wait::poll_until(PATIENCE, || {
+        let mut client = harness.connect("up");
+        let greeted = client.initialize(VERSION).error().is_none();
+        let answer =
+            greeted.then(|| client.call("counter", "{}")).filter(|answer| answer.error().is_none())?;
+        answer.structured()["count"].as_u64()
+    });
+    assert_eq!(served, Some(1));
+    assert_eq!(harness.daemon_pid(), Some(daemon));
+}
