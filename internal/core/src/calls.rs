@@ -383,8 +383,7 @@ impl Hub {
 
     /// A notification that evermux does not know is none of its business: it passes (design §2).
     pub(crate) fn pass_aside(&mut self, link: LinkNonce, message: &Message) {
-        let claim = self.links.get(&link).map(|state| state.claim.clone());
-        let ix = claim.and_then(|claim| self.session_for(&claim.upstream, claim.identity));
+        let ix = self.session_for(link);
         match ix.filter(|ix| self.sessions.get(ix).is_some_and(crate::session::Session::is_ready)) {
             Some(ix) => {
                 self.start(ix, Purpose::Aside(None), Verb::Post(message.bytes().clone()), None);

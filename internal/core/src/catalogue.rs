@@ -1,5 +1,6 @@
 //! What is configured and what former processes left: the facts a session is found or made from.
 
+use crate::class::{Class, Declared};
 use crate::failure::Kind;
 use crate::hub::{Hub, Upstream};
 use crate::input::Policy;
@@ -44,6 +45,7 @@ impl Hub {
     /// Credentials are at hand. An identity seen before stays usable beside a new one: links are bound to it.
     pub(crate) fn on_identity(&mut self, name: &UpstreamName, fingerprint: Fingerprint, default: bool) {
         let Some(upstream) = self.upstreams.get_mut(name) else { return };
+        let fingerprint = fingerprint.of_config();
         upstream.identities.insert(fingerprint.identity, fingerprint);
         upstream.misconfigured = None;
         if default || upstream.default.is_none() {
@@ -135,12 +137,12 @@ impl Hub {
     }
 
     fn load(&mut self, record: Record) {
-        let key = PoolKey { upstream: record.upstream.clone(), fingerprint: record.fingerprint };
+        let key = PoolKey::of(&record);
         let known = self
             .upstreams
             .get(&key.upstream)
             .and_then(|upstream| upstream.identities.get(&key.fingerprint.identity))
-            .copied();
+            .map(|known| Fingerprint { class: key.fingerprint.class, ..*known });
         let (upstream, trajectory, handshake) =
             (record.upstream.clone(), record.trajectory, record.handshake);
         match resume(record, Source::Disk, known.as_ref()) {
@@ -183,10 +185,14 @@ impl Hub {
         ix
     }
 
-    /// The session for this identity: the pooled one, or a fresh one.
-    pub(crate) fn session_for(&mut self, name: &UpstreamName, identity: Digest) -> Option<SessionIx> {
-        let fingerprint = *self.upstreams.get(name)?.identities.get(&identity)?;
-        let key = PoolKey { upstream: name.clone(), fingerprint };
+    /// The session this link uses: the pooled one or its own, or a fresh one.
+    pub(crate) fn session_for(&mut self, link: LinkNonce) -> Option<SessionIx> {
+        let state = self.links.get(&link)?;
+        let (name, identity, class) = (&state.claim.upstream, state.claim.identity, state.claim.class);
+        let known = *self.upstreams.get(name)?.identities.get(&identity)?;
+        let fingerprint = Fingerprint { class: class.digest(), ..known };
+        let owner = class.has(Class::OWN).then_some(link);
+        let key = PoolKey { upstream: name.clone(), fingerprint, owner };
         if let Some(ix) = self.pool.get(&key) {
             return Some(*ix);
         }
@@ -194,10 +200,19 @@ impl Hub {
         let reason = self
             .pool
             .keys()
-            .filter(|other| other.upstream == *name && other.fingerprint.identity == identity)
+            .filter(|other| other.upstream == *name && other.owner == owner)
+            .filter(|other| {
+                other.fingerprint.identity == identity && other.fingerprint.class == class.digest()
+            })
             .find_map(|other| changed_class(&other.fingerprint, &fingerprint));
+        let declared = match (&state.own, owner) {
+            (Some(own), Some(_)) => own.clone(),
+            // Nothing is known of this client's own words any more: it has to say them again.
+            (None, Some(_)) => return None,
+            (_, None) => Declared::pooled(class),
+        };
         let (trajectory, continuation) = (self.mint.trajectory(), self.mint.continuation());
-        let mut session = Session::fresh(key, trajectory, continuation, self.now.wall_ms);
+        let mut session = Session::fresh(key, declared, trajectory, continuation, self.now.wall_ms);
         session.reason = reason.map(str::to_owned);
         Some(self.insert_session(session))
     }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use mcp_wire::{Id, Kind, Message, Segments, method};
 
 use crate::call::{Call, CallId};
+use crate::class::{Class, Declared};
 use crate::failure::{self, Failure};
 use crate::hub::{Hub, StreamUse};
 use crate::input::{Delivery, Sender, StreamId};
@@ -122,8 +123,21 @@ impl Hub {
         let known = mcp_wire::version::is_known_session_revision(&asked);
         let version = if known { asked } else { mcp_wire::version::LATEST_SESSION.to_owned() };
         let nonce = self.mint.link();
-        let claim = LinkClaim { nonce, upstream: name.clone(), identity, class: 0, version };
-        Some(self.revive(claim))
+        let mut class = Class::of(message);
+        if delivery.identity.is_none() {
+            class = class.with(Class::DEFAULT_IDENTITY);
+        }
+        let own = self.upstreams.get(name).is_some_and(|upstream| upstream.policy.own_sessions);
+        if own {
+            class = class.with(Class::OWN);
+        }
+        let declared = own.then(|| Declared::own(message, &version));
+        let claim = LinkClaim { nonce, upstream: name.clone(), identity, class, version };
+        let link = self.revive(claim);
+        if let Some(state) = self.links.get_mut(&link) {
+            state.own = declared;
+        }
+        Some(link)
     }
 
     fn identity_for(&self, name: &UpstreamName, asked: Option<Digest>) -> Result<Digest, String> {
@@ -171,10 +185,7 @@ impl Hub {
         message: Message,
         delivery: &Delivery,
     ) {
-        let claim = self.links.get(&link).map(|state| &state.claim);
-        let Some((name, identity)) = claim.map(|claim| (claim.upstream.clone(), claim.identity)) else {
-            return;
-        };
+        let Some(name) = self.links.get(&link).map(|state| state.claim.upstream.clone()) else { return };
         let greeting = message.method() == Some(method::INITIALIZE);
         if !greeting {
             self.order(Output::Accept { stream, link: None });
@@ -183,7 +194,7 @@ impl Hub {
             self.refuse_call(stream, greeting, &id, &name, &crate::failure::draining());
             return;
         }
-        let Some(session) = self.session_for(&name, identity) else {
+        let Some(session) = self.session_for(link) else {
             let why = self.no_credentials(&name);
             self.refuse_call(stream, greeting, &id, &name, &why);
             return;
@@ -338,7 +349,6 @@ impl Hub {
             Sender::Link(claim) if claim.upstream == *upstream && !self.ended.contains(&claim.nonce) => claim,
             _ => return self.refuse_foreign_link(stream, upstream, None),
         };
-        let identity = claim.identity;
         let link = self.revive(claim);
         if let Some(after) = after.filter(|after| after.wire.0 != 0) {
             self.resume_stream(stream, link, after);
@@ -360,7 +370,7 @@ impl Hub {
         for data in missed {
             self.order(Output::Event { stream, id: None, data });
         }
-        if let Some(session) = self.session_for(upstream, identity) {
+        if let Some(session) = self.session_for(link) {
             self.wake_for_stream(session);
             self.open_standalone(session);
             self.arm_keepalive(session);

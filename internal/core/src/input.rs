@@ -40,6 +40,10 @@ pub struct Policy {
     pub name: UpstreamName,
     /// `reinitialize = "never"`: a lost session is reported, not replaced.
     pub never_reinitialize: bool,
+    /// `share = "client"`: each client has a session of its own, with its own declaration.
+    pub own_sessions: bool,
+    /// How long such a session outlives the end of its client.
+    pub grace: Duration,
     /// Ping after this much silence; `None`: never.
     pub keepalive: Option<Duration>,
     /// Longest life of a `tools/call`; `None`: no limit.

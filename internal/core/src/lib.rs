@@ -8,6 +8,7 @@
 mod call;
 mod calls;
 mod catalogue;
+pub mod class;
 mod closing;
 mod downstream;
 pub mod failure;

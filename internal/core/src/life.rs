@@ -18,9 +18,6 @@ use crate::status::Status;
 use crate::symptom::Meaning;
 use crate::timers::Timer;
 
-/// What a pooled session declares: no capability that belongs to one client (D6).
-const CLIENT_INFO: &str = concat!(r#"{"name":"evermux","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
-const CAPABILITIES: &str = "{}";
 /// A 404 this soon after a success may come from a replica that has not heard of the session (B09).
 const STRAY: Duration = Duration::from_secs(5);
 /// Handshakes in a row that may be lost unused before the next one waits.
@@ -112,10 +109,7 @@ impl Hub {
         };
         session.phase = Phase::Initializing;
         session.initializes += 1;
-        let params = format!(
-            r#"{{"protocolVersion":"{}","capabilities":{CAPABILITIES},"clientInfo":{CLIENT_INFO}}}"#,
-            version::LATEST_SESSION
-        );
+        let params = session.declared.params();
         let body = mcp_wire::request(&Id::number(wire.0), method::INITIALIZE, Some(params.as_bytes()));
         self.take_step(ix, Purpose::Initialize(wire), body);
     }
@@ -173,14 +167,14 @@ impl Hub {
             session_id: id,
             protocol_version: revision.to_owned(),
             initialize_result: String::from_utf8_lossy(result).into_owned(),
-            client_info: CLIENT_INFO.to_owned(),
-            capabilities: CAPABILITIES.to_owned(),
+            client_info: session.declared.client_info.clone(),
+            capabilities: session.declared.capabilities.clone(),
             handshake_state: HandshakeState::Answered,
             ids_reserved_until: reserved,
             get_cursor: None,
             subscriptions: std::collections::BTreeMap::new(),
             log_levels: std::collections::BTreeMap::new(),
-            owner: None,
+            owner: session.key.owner,
             learned: Learned { get_stream: None, gone_signature: session.reason.clone().filter(|_| again) },
             created_ms: now_ms,
             used_ms: now_ms,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mcp_wire::{Id, Segments};
 
 use crate::call::CallId;
+use crate::class::Declared;
 use crate::input::{Mono, StreamId};
 use crate::names::{Continuation, Seq};
 use crate::seal::LinkClaim;
@@ -37,6 +38,8 @@ pub(crate) const MOST_NUMBERED: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) claim: LinkClaim,
+    /// What it said in its own `initialize`, for a session of its own.
+    pub(crate) own: Option<Declared>,
     /// Its GET stream.
     pub(crate) listening: Option<StreamId>,
     /// What changed at the server while it had none: a client opens its stream a moment after its handshake, and
@@ -59,6 +62,7 @@ impl Link {
     pub(crate) fn new(claim: LinkClaim, heard: Mono) -> Self {
         Self {
             claim,
+            own: None,
             listening: None,
             missed: Vec::new(),
             numbered: BTreeMap::new(),

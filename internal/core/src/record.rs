@@ -18,8 +18,16 @@ pub struct Fingerprint {
     pub identity: Digest,
     /// Headers that are not credentials.
     pub headers: Digest,
-    /// The client-capability class that was declared (D6).
+    /// The client-capability class that was declared (D6): its number. Zero where only the configuration is meant.
     pub class: Digest,
+}
+
+impl Fingerprint {
+    /// The configuration alone: credentials and endpoint are found by it, whatever class of client uses them.
+    #[must_use]
+    pub fn of_config(self) -> Self {
+        Self { class: Digest(0), ..self }
+    }
 }
 
 /// How far the handshake had come when the record was written.

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use mcp_wire::Id;
 
+use crate::class::Class;
 use crate::names::{Digest, Handshake, LinkNonce, Trajectory, UpstreamName, WireId};
 
 const MAC: usize = 16;
@@ -28,7 +29,7 @@ pub struct LinkClaim {
     /// Whose credentials it uses.
     pub identity: Digest,
     /// The client's capability class (D6).
-    pub class: u8,
+    pub class: Class,
     /// The protocol revision negotiated with the client.
     pub version: String,
 }
@@ -75,7 +76,7 @@ impl Sealer {
         let mut out = vec![LINK];
         out.extend(claim.nonce.0.to_be_bytes());
         out.extend(claim.identity.0.to_be_bytes());
-        out.push(claim.class);
+        out.push(claim.class.0);
         put(&mut out, claim.version.as_bytes());
         put(&mut out, claim.upstream.0.as_bytes());
         self.close(out)
@@ -88,7 +89,7 @@ impl Sealer {
         let claim = LinkClaim {
             nonce: LinkNonce(take_u128(&mut rest)?),
             identity: Digest(take_u128(&mut rest)?),
-            class: take::<1>(&mut rest)?[0],
+            class: Class(take::<1>(&mut rest)?[0]),
             version: take_text(&mut rest)?,
             upstream: UpstreamName(take_text(&mut rest)?.into()),
         };
@@ -207,7 +208,7 @@ mod tests {
             nonce: LinkNonce(7),
             upstream: "github".into(),
             identity: Digest(9),
-            class: 0,
+            class: Class::SAMPLING,
             version: "2025-11-25".into(),
         }
     }

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::call::CallId;
+use crate::class::Declared;
 use crate::failure::Failure;
 use crate::ids::Ids;
 use crate::input::{ExchangeId, Mono, Ticket};
-use crate::names::{Continuation, Handshake, Trajectory, UpstreamName, WireId};
+use crate::names::{Continuation, Handshake, LinkNonce, Trajectory, UpstreamName, WireId};
 use crate::record::{Fingerprint, Record};
 use crate::status::Status;
 use crate::timers::TimerId;
@@ -16,11 +17,20 @@ use crate::timers::TimerId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SessionIx(pub u32);
 
-/// Links with the same key share one session (D4; one capability class for now, inside the fingerprint).
+/// Links with the same key share one session (D4).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PoolKey {
     pub(crate) upstream: UpstreamName,
+    /// With the capability class.
     pub(crate) fingerprint: Fingerprint,
+    /// The one link of a `share = "client"` session.
+    pub(crate) owner: Option<LinkNonce>,
+}
+
+impl PoolKey {
+    pub(crate) fn of(record: &Record) -> Self {
+        Self { upstream: record.upstream.clone(), fingerprint: record.fingerprint, owner: record.owner }
+    }
 }
 
 /// Where a session rests when nothing is wanted of it.
@@ -70,6 +80,8 @@ pub(crate) enum Standalone {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) key: PoolKey,
+    /// What its `initialize` says.
+    pub(crate) declared: Declared,
     pub(crate) trajectory: Trajectory,
     pub(crate) continuation: Continuation,
     pub(crate) parent: Option<Continuation>,
@@ -117,12 +129,14 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn fresh(
         key: PoolKey,
+        declared: Declared,
         trajectory: Trajectory,
         continuation: Continuation,
         now_ms: u64,
     ) -> Self {
         Self {
             key,
+            declared,
             trajectory,
             continuation,
             parent: None,
@@ -159,8 +173,13 @@ impl Session {
 
     /// A session of a former process: its name stays, its attach is new, its unused ids are burned.
     pub(crate) fn stored(record: Record, continuation: Continuation, now_ms: u64) -> Self {
-        let key = PoolKey { upstream: record.upstream.clone(), fingerprint: record.fingerprint };
-        let mut session = Self::fresh(key, record.trajectory, continuation, now_ms);
+        let key = PoolKey::of(&record);
+        let declared = Declared {
+            version: record.protocol_version.clone(),
+            client_info: record.client_info.clone(),
+            capabilities: record.capabilities.clone(),
+        };
+        let mut session = Self::fresh(key, declared, record.trajectory, continuation, now_ms);
         session.parent = Some(record.continuation);
         session.handshake = record.handshake;
         session.ids = Ids::after(record.ids_reserved_until);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mcp_wire::{Id, Message, method};
 
+use crate::class::Class;
 use crate::hub::{Hub, Pending, Purpose};
 use crate::input::{ExchangeId, Refusal, StreamId};
 use crate::link::Link;
@@ -175,7 +176,7 @@ impl Hub {
     pub(crate) fn is_current(&self, session: &Session) -> bool {
         let upstream = self.upstreams.get(&session.key.upstream);
         let fingerprint = upstream.and_then(|u| u.identities.get(&session.key.fingerprint.identity));
-        fingerprint.is_none_or(|fingerprint| *fingerprint == session.key.fingerprint)
+        fingerprint.is_none_or(|fingerprint| *fingerprint == session.key.fingerprint.of_config())
     }
 
     pub(crate) fn arm_keepalive(&mut self, ix: SessionIx) {
@@ -231,7 +232,12 @@ impl Hub {
 
 /// Whether this link's calls go to this session, or to one of the same identity that took its place.
 pub(crate) fn uses(link: &Link, session: &Session) -> bool {
-    link.claim.upstream == session.key.upstream && link.claim.identity == session.key.fingerprint.identity
+    let key = &session.key;
+    let company = match key.owner {
+        Some(owner) => owner == link.claim.nonce,
+        None => !link.claim.class.has(Class::OWN) && link.claim.class.digest() == key.fingerprint.class,
+    };
+    company && link.claim.upstream == key.upstream && link.claim.identity == key.fingerprint.identity
 }
 
 /// News that stays true until the client has looked again.

@@ -38,7 +38,7 @@ impl Hub {
         let session_id = record.and_then(|record| record.session_id.clone());
         let spec = ExchangeSpec {
             upstream: session.key.upstream.clone(),
-            fingerprint: session.key.fingerprint,
+            fingerprint: session.key.fingerprint.of_config(),
             verb,
             protocol_version: record.map(|record| record.protocol_version.clone()).filter(|v| has_header(v)),
             last_event_id,

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use evermux_config::{Header, HeaderSource, Upstream};
-use evermux_core::names::UpstreamName;
+use evermux_core::names::{Digest, UpstreamName};
 use evermux_core::record::Fingerprint;
 use evermux_store::Key;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
@@ -67,7 +67,7 @@ pub(crate) async fn resolve(upstream: &Upstream, given: &Variables, key: &Key) -
         endpoint: key.digest("endpoint", url.as_bytes()),
         identity: key.digest("identity", &identity),
         headers: key.digest("headers", &plain),
-        class: key.digest("class", b"none"),
+        class: Digest(0),
     };
     let url = Uri::try_from(url).map_err(|_| "its url cannot be used for HTTP".to_owned())?;
     Ok(Resolved { fingerprint, url, headers })

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use evermux_config::{Config, Reinitialize};
+use evermux_config::{Config, Reinitialize, Share};
 use evermux_core::Hub;
 use evermux_core::input::{End, ExchangeId, Fact, Input, Now, Policy, StreamId};
 use evermux_core::names::{Generation, UpstreamName};
@@ -353,6 +353,8 @@ pub(crate) fn policies(config: &Config) -> Vec<Policy> {
     let policy = |(name, upstream): (&evermux_config::UpstreamName, &evermux_config::Upstream)| Policy {
         name: UpstreamName::from(name.as_str()),
         never_reinitialize: upstream.reinitialize == Reinitialize::Never,
+        own_sessions: upstream.share == Share::Client,
+        grace: upstream.grace,
         keepalive: upstream.keepalive,
         call_timeout: upstream.call_timeout,
         idle: upstream.idle,

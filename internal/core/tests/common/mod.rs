@@ -102,6 +102,8 @@ pub fn policy(name: &str) -> Policy {
     Policy {
         name: name.into(),
         never_reinitialize: false,
+        own_sessions: false,
+        grace: Duration::from_secs(600),
         keepalive: None,
         call_timeout: None,
         idle: Duration::from_secs(1800),
