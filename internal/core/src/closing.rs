@@ -13,11 +13,14 @@ use crate::timers::Timer;
 
 /// A link that numbers its messages may repeat one: it is remembered this long after it was last heard of.
 const NUMBERED: Duration = Duration::from_secs(24 * 3600);
+/// However short `idle` is, links are not swept more often.
+const SHORTEST_IDLE: Duration = Duration::from_secs(1);
 /// Where the upstream is not configured any more.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 
 impl Hub {
-    /// Arms the sweep for the first link that may be forgotten; no link, no wake-up.
+    /// Arms the sweep for the first link that may be forgotten; no link, no wake-up. Never later than the shortest
+    /// `idle`: a link that is heard of after this one was looked at may have to go first.
     pub(crate) fn arm_sweep(&mut self) {
         if self.sweep.is_some() {
             return;
@@ -25,9 +28,11 @@ impl Hub {
         let now = self.now.mono;
         let first =
             self.links.values().filter(|link| link.is_quiet()).map(|link| self.forgotten_at(link)).min();
-        let journal = !self.journal.is_empty() || !self.unclaimed.is_empty();
-        let first = if journal { Some(first.unwrap_or(now + IDLE).min(now + IDLE)) } else { first };
-        if let Some(at) = first {
+        let something = !self.links.is_empty() || !self.journal.is_empty() || !self.unclaimed.is_empty();
+        let idle = self.upstreams.values().map(|upstream| upstream.policy.idle).min().unwrap_or(IDLE);
+        let latest = now + idle.max(SHORTEST_IDLE);
+        if something {
+            let at = first.unwrap_or(latest).min(latest);
             self.sweep = Some(self.timers.arm(now, at.saturating_sub(now), Timer::Sweep));
         }
     }

@@ -230,6 +230,22 @@ fn an_unanswered_keepalive_costs_nothing() {
 }
 
 #[test]
+fn a_link_is_not_remembered_for_the_sake_of_an_older_one() {
+    let mut w = World::new();
+    // A shim's link is remembered for a day, and the sweep must not wait for that.
+    let shim = w.joined();
+    w.call(shim);
+    w.advance(3600 * 1000);
+    let visitor = w.client();
+    w.clients[visitor].numbers = false;
+    w.join(visitor);
+    w.call(visitor);
+    assert_eq!(w.hub.sizes()["links"], 2);
+    w.advance(2 * 1800 * 1000 + 1000);
+    assert_eq!(w.hub.sizes()["links"], 1);
+}
+
+#[test]
 fn links_that_nobody_hears_of_are_forgotten() {
     let mut w = World::new();
     for _ in 0..20 {
