@@ -7,22 +7,17 @@ use std::io::{BufRead as _, Write as _};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use evermux_testkit::{
-    DeleteSupport, Fault, GetSupport, LostAs, Replies, Script, SecondInitialize, SessionIds, Upstream,
-};
+use evermux_testkit::{Fault, LostAs, Replies, Script, Upstream};
 
-const HELP: &str = "\
-usage: evermux-scripted-upstream [OPTION VALUE]...
-  --listen ADDRESS            127.0.0.1:0
-  --replies KIND              json, sse, sse-ids (default)
-  --lost KIND                 404, 404-text, 400-nosession, 400-notinit, 401-auth, 401-unknown, 403, 200-err, 503, 503-retry
-  --get on|405                --delete 200|204|405
-  --ids random|counter|none   --second-initialize 400|200
-  --auth TOKEN                --retry MS
-  --journal FILE
+const USAGE: &str =
+    "usage: evermux-scripted-upstream [OPTION [VALUE]]...\n  --listen ADDRESS            127.0.0.1:0\n";
+
+const COMMANDS: &str = "\
 commands on stdin:
   replies KIND | lost KIND | forget | open-gate NAME | close-gate NAME | stall METHOD | release METHOD
-  fail N STATUS | clear-faults | refuse | accept | list-changed | touch URI | counts
+  fail N STATUS | clear-faults | refuse | accept | list-changed | touch URI | counts | count METHOD
+  bearer TOKEN | add-tool NAME | remove-tool NAME | log LEVEL TEXT | elicitation-complete ID
+  ask METHOD [PARAMS] (on the GET stream of the only session) | answers | release-asks
 ";
 
 fn main() -> ExitCode {
@@ -30,11 +25,12 @@ fn main() -> ExitCode {
     let mut script = Script::default();
     let mut listen = SocketAddr::from(([127, 0, 0, 1], 0));
     while let Some(option) = arguments.next() {
-        let value = arguments.next().unwrap_or_default();
+        let value = if Script::is_switch(&option) { None } else { arguments.next() };
+        let value = value.unwrap_or_default();
         if option == "--listen" {
             let Ok(address) = value.parse() else { return refuse(&option, &value) };
             listen = address;
-        } else if set(&mut script, &option, &value).is_none() {
+        } else if script.set(&option, &value).is_none() {
             return refuse(&option, &value);
         }
     }
@@ -44,10 +40,14 @@ fn main() -> ExitCode {
         let (command, value) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
         match obey(&upstream, command, value) {
             Some(answer) => say(&answer),
-            None => say(HELP),
+            None => say(&help()),
         }
     }
     ExitCode::SUCCESS
+}
+
+fn help() -> String {
+    format!("{USAGE}{}{COMMANDS}", Script::OPTIONS)
 }
 
 fn say(text: &str) {
@@ -57,54 +57,18 @@ fn say(text: &str) {
 }
 
 fn refuse(option: &str, value: &str) -> ExitCode {
-    writeln!(std::io::stderr(), "cannot use `{option} {value}`\n{HELP}").ok();
+    writeln!(std::io::stderr(), "cannot use `{option} {value}`\n{}", help()).ok();
     ExitCode::from(2)
-}
-
-fn replies(name: &str) -> Option<Replies> {
-    Some(match name {
-        "json" => Replies::Json,
-        "sse" => Replies::Sse,
-        "sse-ids" => Replies::SseWithIds,
-        _ => return None,
-    })
-}
-
-fn lost(name: &str) -> Option<LostAs> {
-    LostAs::ALL.into_iter().find(|lost| lost.name() == name)
-}
-
-/// One option; `None` if the option or its value is unknown.
-fn set(script: &mut Script, option: &str, value: &str) -> Option<()> {
-    match (option, value) {
-        ("--replies", kind) => script.replies = replies(kind)?,
-        ("--lost", kind) => script.lost = lost(kind)?,
-        ("--get", "on") => script.get_stream = GetSupport::Open,
-        ("--get", "405") => script.get_stream = GetSupport::MethodNotAllowed,
-        ("--delete", "200") => script.delete = DeleteSupport::Ok,
-        ("--delete", "204") => script.delete = DeleteSupport::NoContent,
-        ("--delete", "405") => script.delete = DeleteSupport::MethodNotAllowed,
-        ("--ids", "random") => script.session_ids = SessionIds::Random,
-        ("--ids", "counter") => script.session_ids = SessionIds::Counter,
-        ("--ids", "none") => script.session_ids = SessionIds::None,
-        ("--second-initialize", "400") => script.second_initialize = SecondInitialize::Rejected,
-        ("--second-initialize", "200") => script.second_initialize = SecondInitialize::Accepted,
-        ("--auth", token) if !token.is_empty() => script.bearer = Some(token.to_owned()),
-        ("--retry", ms) => script.retry_ms = Some(ms.parse().ok()?),
-        ("--journal", file) if !file.is_empty() => script.journal_file = Some(file.into()),
-        _ => return None,
-    }
-    Some(())
 }
 
 /// One command; `None` if it is unknown.
 fn obey(upstream: &Upstream, command: &str, value: &str) -> Option<String> {
     match command {
         "replies" => {
-            let kind = replies(value)?;
+            let kind = Replies::named(value)?;
             upstream.change(|script| script.replies = kind);
         }
-        "lost" => upstream.lost_as(lost(value)?),
+        "lost" => upstream.lost_as(LostAs::named(value)?),
         "forget" => upstream.forget_sessions(),
         "open-gate" => upstream.open_gate(value),
         "close-gate" => upstream.close_gate(value),
@@ -117,13 +81,39 @@ fn obey(upstream: &Upstream, command: &str, value: &str) -> Option<String> {
         "clear-faults" => upstream.clear_faults(),
         "refuse" => upstream.refuse_connections(),
         "accept" => upstream.accept_connections(),
-        "list-changed" => upstream.notify(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#),
+        "list-changed" => upstream.list_changed("tools"),
         "touch" => upstream.touch_resource(value),
-        "counts" => {
-            let (initializes, deletes) = (upstream.initializes(), upstream.deletes());
-            return Some(format!(r#"{{"initializes":{initializes},"deletes":{deletes}}}"#));
-        }
-        _ => return None,
+        "bearer" => upstream.change(|script| script.bearer = Some(value.to_owned())),
+        "add-tool" => upstream.add_tool(value),
+        "remove-tool" => upstream.remove_tool(value),
+        "release-asks" => upstream.release_asks(),
+        "elicitation-complete" => upstream.elicitation_complete(value),
+        _ => return tell(upstream, command, value),
     }
     Some("ok".to_owned())
+}
+
+/// One command that has more to say than `ok`.
+fn tell(upstream: &Upstream, command: &str, value: &str) -> Option<String> {
+    match command {
+        "counts" => {
+            let (initializes, deletes) = (upstream.initializes(), upstream.deletes());
+            Some(format!(r#"{{"initializes":{initializes},"deletes":{deletes}}}"#))
+        }
+        "count" => Some(upstream.count_of(value).to_string()),
+        "log" => {
+            let (level, text) = value.split_once(' ')?;
+            upstream.try_log(level, text).then(|| "ok".to_owned())
+        }
+        "ask" => {
+            let (method, params) = value.split_once(' ').unwrap_or((value, ""));
+            upstream.try_ask(None, method, params)
+        }
+        "answers" => {
+            let answers = upstream.ask_answers();
+            let line = |answer: &evermux_testkit::AskAnswer| answer.answer.replace('\n', " ");
+            Some(format!("[{}]", answers.iter().map(line).collect::<Vec<_>>().join(",")))
+        }
+        _ => None,
+    }
 }

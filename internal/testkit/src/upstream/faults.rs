@@ -152,6 +152,11 @@ pub enum Fault {
         /// Seconds.
         retry_after: u64,
     },
+    /// 503 with `Retry-After` in seconds; not processed.
+    Unavailable {
+        /// Seconds.
+        retry_after: u64,
+    },
 }
 
 impl Fault {

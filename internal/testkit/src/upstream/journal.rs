@@ -4,6 +4,7 @@
 //! that was hung, cut or killed is in the journal too. In the file the completion is a second, short line with the same `n`.
 
 use std::fs::File;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -38,14 +39,22 @@ pub struct Entry {
     pub last_event_id: Option<String>,
     /// A hash of `Authorization`, so that two values can be told apart and none is kept.
     pub auth: Option<String>,
+    /// `Accept` as sent.
+    pub accept: Option<String>,
     /// Bytes of body.
     pub body_len: usize,
+    /// A hash of the body's bytes, the same in every process; absent without a body.
+    pub body_hash: Option<String>,
     /// Which TCP connection, from 1, over the life of this upstream.
     pub connection: u64,
     /// Tool name of a `tools/call`.
     pub tool: Option<String>,
     /// Argument `key` of a `tools/call`.
     pub side_effect_key: Option<String>,
+    /// Raw `params` of an `initialize`.
+    pub initialize_params: Option<String>,
+    /// For the answer to a request of ours: which method was asked. Absent if no such request is known on the session it came on.
+    pub answers: Option<String>,
     /// HTTP status of the answer; absent while there is none (hung, closed before a head).
     pub reply_status: Option<u16>,
     /// The session id that an `initialize` minted.
@@ -79,13 +88,27 @@ impl Entry {
         self.tool.as_deref() == Some(tool)
     }
 
+    /// Whether it came with this bearer token. The journal keeps only a hash of it.
+    #[must_use]
+    pub fn sent_bearer(&self, token: &str) -> bool {
+        self.auth == Some(hash(format!("Bearer {token}").as_bytes()))
+    }
+
     /// Keeps the body if it is short enough.
     pub(super) fn keep_body(&mut self, body: &[u8]) {
         self.body_len = body.len();
+        self.body_hash = (!body.is_empty()).then(|| hash(body));
         if body.len() <= KEPT_BODY {
             self.body = String::from_utf8_lossy(body).into_owned();
         }
     }
+}
+
+/// Tells values apart, stable over processes.
+pub(super) fn hash(value: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// A rule of the protocol that a client must keep and this request broke.
@@ -104,6 +127,10 @@ pub enum Violation {
     NoSession,
     /// `Accept` does not list what the revision asks for.
     Accept,
+    /// An answer to a request that this session was never sent (JSON-RPC: the id of the request).
+    UnknownAsk,
+    /// A second answer to one request.
+    AskAnsweredTwice,
 }
 
 /// The list, its file, and its clock.

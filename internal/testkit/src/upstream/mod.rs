@@ -4,20 +4,25 @@
 //! the port for its whole life (a bound socket that never listens), so that "refused" and "restarted on the same port" are exact and no
 //! other test can take the port in between.
 
+mod access;
+mod asks;
 mod events;
 mod faults;
 mod journal;
+mod lists;
+mod logs;
+mod options;
 mod rpc;
+mod script;
 mod server;
 mod state;
 mod tools;
+mod views;
 
 #[cfg(test)]
 mod tests;
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -25,163 +30,16 @@ use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
 
+pub use asks::AskAnswer;
 pub use faults::{Fault, LostAs, Matching};
 pub use journal::{Entry, Violation, read_file};
+pub use script::{AskIds, DeleteSupport, GetSupport, Replies, Script, SecondInitialize, SessionIds};
+pub use views::SessionView;
 
 use journal::Journal;
 use state::{GET_STREAM, Shared};
 
 use crate::wait::PATIENCE;
-
-/// How answers to requests go out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Replies {
-    /// `application/json`; progress has nowhere to go and is dropped.
-    Json,
-    /// `text/event-stream` without ids; nothing can be replayed.
-    Sse,
-    /// `text/event-stream` with a priming event and ids, and an event store that replays (2025-11-25).
-    #[default]
-    SseWithIds,
-}
-
-impl Replies {
-    const fn has_event_ids(self) -> bool {
-        matches!(self, Self::SseWithIds)
-    }
-}
-
-/// Whether there is a GET stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum GetSupport {
-    /// One at a time; a second one gets 409.
-    #[default]
-    Open,
-    /// 405.
-    MethodNotAllowed,
-}
-
-/// What DELETE does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DeleteSupport {
-    /// Ends the session with 200.
-    #[default]
-    Ok,
-    /// Ends the session with 204.
-    NoContent,
-    /// 405; the session stays.
-    MethodNotAllowed,
-}
-
-/// How session ids are made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SessionIds {
-    /// 32 random hex digits.
-    #[default]
-    Random,
-    /// `session-1`, `session-2` …
-    Counter,
-    /// The server has no session ids; all clients share one state.
-    None,
-}
-
-impl SessionIds {
-    fn mint(self, number: u64) -> String {
-        match self {
-            Self::Random => {
-                // Each RandomState has fresh keys; enough for ids that must not collide with those of another process.
-                let part = || RandomState::new().build_hasher().finish();
-                format!("{:016x}{:016x}", part(), part())
-            }
-            Self::Counter => format!("session-{number}"),
-            Self::None => String::new(),
-        }
-    }
-}
-
-/// What a second `initialize` on a live session gets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SecondInitialize {
-    /// 400, −32600.
-    #[default]
-    Rejected,
-    /// A normal answer, as two SDKs give. The journal still has it.
-    Accepted,
-}
-
-/// How the upstream behaves. All of it can be changed at run time by [`Upstream::change`], except the journal file.
-#[derive(Debug, Clone)]
-pub struct Script {
-    /// How answers go out.
-    pub replies: Replies,
-    /// How an unknown session is refused.
-    pub lost: LostAs,
-    /// GET.
-    pub get_stream: GetSupport,
-    /// DELETE.
-    pub delete: DeleteSupport,
-    /// Session ids.
-    pub session_ids: SessionIds,
-    /// A second handshake.
-    pub second_initialize: SecondInitialize,
-    /// Revisions, oldest first; a client that offers none of them gets the last.
-    pub versions: Vec<String>,
-    /// Required bearer token.
-    pub bearer: Option<String>,
-    /// `retry:` of priming events, in milliseconds.
-    pub retry_ms: Option<u64>,
-    /// `instructions` of the `InitializeResult`.
-    pub instructions: Option<String>,
-    /// Where to append the journal as JSON lines; made new at start.
-    pub journal_file: Option<PathBuf>,
-}
-
-impl Default for Script {
-    fn default() -> Self {
-        Self {
-            replies: Replies::default(),
-            lost: LostAs::default(),
-            get_stream: GetSupport::default(),
-            delete: DeleteSupport::default(),
-            session_ids: SessionIds::default(),
-            second_initialize: SecondInitialize::default(),
-            versions: ["2025-03-26", "2025-06-18", "2025-11-25"].map(str::to_owned).to_vec(),
-            bearer: None,
-            retry_ms: None,
-            instructions: None,
-            journal_file: None,
-        }
-    }
-}
-
-impl Script {
-    /// The default with other replies.
-    #[must_use]
-    pub fn replying(replies: Replies) -> Self {
-        Self { replies, ..Self::default() }
-    }
-}
-
-/// What a test may see of a live session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionView {
-    /// Its id.
-    pub id: String,
-    /// Negotiated revision.
-    pub version: String,
-    /// `notifications/initialized` was answered.
-    pub initialized: bool,
-    /// Value of `counter`.
-    pub counter: u64,
-    /// Subscribed URIs, sorted.
-    pub subscriptions: Vec<String>,
-    /// Last `logging/setLevel`.
-    pub log_level: Option<String>,
-    /// Whether someone reads the GET stream.
-    pub get_open: bool,
-    /// Requests in work.
-    pub running: usize,
-}
 
 /// A running scripted upstream. Dropping it ends it.
 #[derive(Debug)]
@@ -419,10 +277,16 @@ impl Upstream {
         self.journal().iter().filter(|entry| wanted(entry)).count()
     }
 
+    /// How many requests or notifications of this JSON-RPC method came.
+    #[must_use]
+    pub fn count_of(&self, rpc_method: &str) -> usize {
+        self.count(|entry| entry.is(rpc_method))
+    }
+
     /// How many `initialize` requests came.
     #[must_use]
     pub fn initializes(&self) -> usize {
-        self.count(|entry| entry.is("initialize"))
+        self.count_of("initialize")
     }
 
     /// How many DELETE requests came.
@@ -450,24 +314,6 @@ impl Upstream {
     #[must_use]
     pub fn side_effects(&self, key: &str) -> u64 {
         self.shared.read(|state| state.side_effects.get(key).copied().unwrap_or_default())
-    }
-
-    /// The live sessions.
-    #[must_use]
-    pub fn sessions(&self) -> Vec<SessionView> {
-        self.shared.read(|state| {
-            let view = |(id, session): (&String, &state::Session)| SessionView {
-                id: id.clone(),
-                version: session.version.clone(),
-                initialized: session.initialized,
-                counter: session.counter,
-                subscriptions: session.subscriptions.iter().cloned().collect(),
-                log_level: session.log_level.clone(),
-                get_open: session.streams.get(&GET_STREAM).is_some_and(|log| log.viewer.is_some()),
-                running: session.running.len(),
-            };
-            state.sessions.iter().map(view).collect()
-        })
     }
 
     /// Whether the journal came to satisfy `condition` in time. Looks at what is there first, so nothing can be missed.

@@ -10,11 +10,13 @@ use http_body_util::{Either, Full};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::access::session_of;
 use super::faults::Canned;
 use super::journal::Entry;
-use super::server::{Received, Reply, SESSION_HEADER, answer_view, canned, event_stream, session_of};
+use super::logs::severity;
+use super::server::{Received, Reply, SESSION_HEADER, answer_view, canned, event_stream};
 use super::state::{Shared, State};
-use super::{Replies, SecondInitialize, SessionIds, tools};
+use super::{Replies, Script, SecondInitialize, SessionIds, lists, tools};
 
 /// One JSON-RPC message, its parts as raw text: numbers and key order have to survive the fixture too.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +25,7 @@ pub(super) struct Message {
     pub(super) id: Option<String>,
     pub(super) params: Option<String>,
     /// The whole text, for answers to asks.
-    raw: String,
+    pub(super) raw: String,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +47,8 @@ pub(super) struct Params<'a> {
     pub(super) uri: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub(super) level: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    pub(super) cursor: Option<Cow<'a, str>>,
     #[serde(borrow, rename = "protocolVersion")]
     pub(super) protocol_version: Option<Cow<'a, str>>,
     #[serde(borrow)]
@@ -85,6 +89,9 @@ impl Message {
     pub(super) fn describe(&self, entry: &mut Entry) {
         entry.rpc_method.clone_from(&self.method);
         entry.id.clone_from(&self.id);
+        if self.method.as_deref() == Some("initialize") {
+            entry.initialize_params.clone_from(&self.params);
+        }
         if self.method.as_deref() == Some("tools/call") {
             let params = self.params();
             entry.tool = params.name.map(Cow::into_owned);
@@ -100,8 +107,40 @@ impl Message {
     }
 }
 
-/// What a method gives: a raw result, or code and message of an error.
-pub(super) type Outcome = Result<String, (i32, String)>;
+/// A JSON-RPC error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RpcError {
+    pub(super) code: i64,
+    pub(super) message: String,
+    /// Raw `data`.
+    pub(super) data: Option<String>,
+}
+
+impl RpcError {
+    pub(super) fn new(code: i64, message: &str) -> Self {
+        Self { code, message: message.to_owned(), data: None }
+    }
+
+    /// The session went away while a request was in work.
+    pub(super) fn gone() -> Self {
+        Self::new(-32603, "session is gone")
+    }
+
+    /// The same with raw `data`.
+    pub(super) fn with(self, data: String) -> Self {
+        Self { data: Some(data), ..self }
+    }
+
+    /// The error object.
+    pub(super) fn to_json(&self) -> String {
+        let message = serde_json::Value::from(self.message.as_str());
+        let data = self.data.as_ref().map_or_else(String::new, |raw| format!(r#","data":{raw}"#));
+        format!(r#"{{"code":{},"message":{message}{data}}}"#, self.code)
+    }
+}
+
+/// What a method gives: a raw result, or an error.
+pub(super) type Outcome = Result<String, RpcError>;
 
 /// Where a request's messages go.
 #[derive(Debug, Clone)]
@@ -135,10 +174,7 @@ impl Site {
 fn answer(id: &str, outcome: Outcome) -> String {
     match outcome {
         Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
-        Err((code, message)) => {
-            let message = serde_json::Value::from(message);
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":{message}}}}}"#)
-        }
+        Err(error) => format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{}}}"#, error.to_json()),
     }
 }
 
@@ -188,7 +224,7 @@ pub(super) async fn post(shared: &Arc<Shared>, received: &Received) -> Reply {
         (Some("initialize"), Some(id)) => initialize(shared, received, id).await,
         (Some(method), Some(id)) => request(shared, received, method, id).await,
         (Some(method), None) => notification(shared, received, method),
-        (None, Some(id)) => ask_answered(shared, received, id),
+        (None, Some(_)) => ask_answered(shared, received),
         (None, None) => canned(Canned::rpc(400, -32700, "Parse error")),
     }
 }
@@ -206,7 +242,11 @@ async fn initialize(shared: &Arc<Shared>, received: &Received, id: &str) -> Repl
             }
             Some(old) => old.clone(),
         };
-        let result = initialize_result(&state.script.instructions, &version);
+        if let Some(session) = state.session(&session) {
+            session.initialize_params = received.message.params.clone().unwrap_or_default();
+            session.owner.clone_from(&received.entry.auth);
+        }
+        let result = initialize_result(&state.script, &version);
         let sessionless = state.script.session_ids == SessionIds::None;
         let stream = state.session(&session).map_or(0, super::state::Session::open_stream);
         Ok((Site { session, stream, id: id.to_owned() }, result, sessionless))
@@ -224,17 +264,33 @@ async fn initialize(shared: &Arc<Shared>, received: &Received, id: &str) -> Repl
     reply
 }
 
-fn initialize_result(instructions: &Option<String>, version: &str) -> String {
-    let instructions = instructions.as_ref().map_or_else(String::new, |text| {
+fn initialize_result(script: &Script, version: &str) -> String {
+    let instructions = script.instructions.as_ref().map_or_else(String::new, |text| {
         format!(r#","instructions":{}"#, serde_json::Value::from(text.as_str()))
     });
     format!(
+        r#"{{"protocolVersion":"{version}","capabilities":{},"serverInfo":{SERVER_INFO}{instructions}}}"#,
+        capabilities(script)
+    )
+}
+
+/// Who the upstream says it is.
+pub(super) const SERVER_INFO: &str = r#"{"name":"scripted","version":"1.0"}"#;
+
+fn capabilities(script: &Script) -> String {
+    let changed = if script.list_changed { r#""listChanged":true"# } else { "" };
+    let comma = if script.list_changed { "," } else { "" };
+    let tasks = if script.tasks {
+        r#","tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#
+    } else {
+        ""
+    };
+    format!(
         concat!(
-            r#"{{"protocolVersion":"{}","capabilities":{{"logging":{{}},"completions":{{}},"prompts":{{"listChanged":true}},"#,
-            r#""resources":{{"subscribe":true,"listChanged":true}},"tools":{{"listChanged":true}}}},"#,
-            r#""serverInfo":{{"name":"scripted","version":"1.0"}}{}}}"#
+            r#"{{"logging":{{}},"completions":{{}},"prompts":{{{0}}},"#,
+            r#""resources":{{"subscribe":true{1}{0}}},"tools":{{{0}}}{2}}}"#
         ),
-        version, instructions
+        changed, comma, tasks
     )
 }
 
@@ -276,7 +332,7 @@ async fn deliver(shared: &Arc<Shared>, received: &Received, site: &Site) -> Repl
         .await;
     shared.update(|state| state.session(&site.session).map(|session| session.streams.remove(&site.stream)));
     // JSON has no way to end without an answer; a cancelled request gets an error that nobody waits for.
-    let body = last.unwrap_or_else(|| answer(&site.id, Err((-32800, "Request cancelled".to_owned()))));
+    let body = last.unwrap_or_else(|| answer(&site.id, Err(RpcError::new(-32800, "Request cancelled"))));
     let mut reply = Response::new(Either::Left(Full::new(Bytes::from(body))));
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
@@ -284,16 +340,13 @@ async fn deliver(shared: &Arc<Shared>, received: &Received, site: &Site) -> Repl
 
 /// Methods that answer at once.
 fn quick(state: &mut State, site: &Site, method: &str, params: &Params<'_>) -> Outcome {
+    if let Some(outcome) = lists::list(state, &site.session, method, params.cursor.as_deref()) {
+        return outcome;
+    }
     let uri = params.uri.as_deref().unwrap_or_default().to_owned();
-    let tool_revision = state.tool_revision;
-    let Some(session) = state.session(&site.session) else {
-        return Err((-32603, "session is gone".to_owned()));
-    };
+    let Some(session) = state.session(&site.session) else { return Err(RpcError::gone()) };
     match method {
         "ping" => Ok("{}".to_owned()),
-        "tools/list" => Ok(tools::list(tool_revision)),
-        "resources/list" => Ok(RESOURCES.to_owned()),
-        "resources/templates/list" => Ok(r#"{"resourceTemplates":[]}"#.to_owned()),
         "resources/read" => {
             let uri = serde_json::Value::from(uri);
             Ok(format!(
@@ -309,21 +362,19 @@ fn quick(state: &mut State, site: &Site, method: &str, params: &Params<'_>) -> O
             session.subscriptions.remove(&uri);
             Ok("{}".to_owned())
         }
-        "prompts/list" => Ok(r#"{"prompts":[{"name":"greet","description":"says hello"}]}"#.to_owned()),
         "prompts/get" => {
             Ok(r#"{"messages":[{"role":"user","content":{"type":"text","text":"hello"}}]}"#.to_owned())
         }
         "completion/complete" => Ok(r#"{"completion":{"values":[]}}"#.to_owned()),
         "logging/setLevel" => {
-            session.log_level = params.level.as_deref().map(str::to_owned);
+            let level = params.level.as_deref().filter(|level| severity(level).is_some());
+            let level = level.ok_or_else(|| RpcError::new(-32602, "Invalid params: no such level"))?;
+            session.log_level = Some(level.to_owned());
             Ok("{}".to_owned())
         }
-        _ => Err((-32601, format!("Method not found: {method}"))),
+        _ => Err(RpcError::new(-32601, &format!("Method not found: {method}"))),
     }
 }
-
-const RESOURCES: &str =
-    r#"{"resources":[{"uri":"test://counter","name":"counter"},{"uri":"test://other","name":"other"}]}"#;
 
 fn notification(shared: &Shared, received: &Received, method: &str) -> Reply {
     let outcome = shared.update(|state| {
@@ -345,14 +396,10 @@ fn notification(shared: &Shared, received: &Received, method: &str) -> Reply {
     canned(outcome.unwrap_or_else(|refusal| refusal))
 }
 
-fn ask_answered(shared: &Shared, received: &Received, id: &str) -> Reply {
+fn ask_answered(shared: &Shared, received: &Received) -> Reply {
     let outcome = shared.update(|state| {
         let session_id = session_of(state, received)?;
-        let Some(session) = state.session(&session_id) else { return Err(Canned::empty(500)) };
-        // Answers to nothing are accepted, as SDKs do; the journal has them.
-        if let Some(ask) = session.asks.get_mut(id) {
-            *ask = Some(received.message.raw.clone());
-        }
+        state.asks.answer(&session_id, &received.message, received.entry.n);
         Ok(Canned::empty(202))
     });
     canned(outcome.unwrap_or_else(|refusal| refusal))

@@ -1,7 +1,6 @@
 //! The HTTP side: listener, connections, verbs, and where faults bite.
 
 use std::convert::Infallible;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -10,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::Incoming;
@@ -21,12 +20,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::access;
+use super::access::session_of;
 use super::events::{ChannelBody, EarlyEnd, View, follow, parse_event_id};
 use super::faults::{Canned, Fault};
-use super::journal::Entry;
+use super::journal::{Entry, hash};
 use super::rpc::{self, Message};
 use super::state::{GET_STREAM, Session, Shared, State};
-use super::{DeleteSupport, GetSupport, Replies, SessionIds};
+use super::{DeleteSupport, GetSupport, Replies};
 
 pub(super) type ReplyBody = Either<Full<Bytes>, ChannelBody>;
 pub(super) type Reply = Response<ReplyBody>;
@@ -159,7 +160,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 }
@@ -200,7 +201,11 @@ async fn exchange(
 
 fn record(shared: &Shared, received: &mut Received) {
     let is_initialize = received.entry.is("initialize");
-    let mut broken = shared.update(|state| state.check(&received.entry, is_initialize));
+    let (mut broken, answers) = shared.update(|state| {
+        let answers = state.asks.answered_by(&received.entry).map(|ask| ask.method.clone());
+        (state.check(&received.entry, is_initialize), answers)
+    });
+    received.entry.answers = answers;
     if received.verb != Method::DELETE && !accepts(received) {
         broken.push(super::Violation::Accept);
     }
@@ -225,7 +230,8 @@ fn entry_of(head: &http::request::Parts, body: &Bytes, connection: u64) -> Entry
         session: text(SESSION_HEADER),
         protocol_version: text("mcp-protocol-version"),
         last_event_id: text("last-event-id"),
-        auth: text("authorization").map(|value| hash(&value)),
+        auth: head.headers.get(AUTHORIZATION).map(|value| hash(value.as_bytes())),
+        accept: text("accept"),
         connection,
         ..Entry::default()
     };
@@ -233,17 +239,10 @@ fn entry_of(head: &http::request::Parts, body: &Bytes, connection: u64) -> Entry
     entry.headers = head
         .headers
         .iter()
-        .filter(|(name, _)| *name != http::header::AUTHORIZATION)
+        .filter(|(name, _)| *name != AUTHORIZATION)
         .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
         .collect();
     entry
-}
-
-/// Tells values apart, stable over processes.
-fn hash(value: &str) -> String {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
 }
 
 async fn with_fault(
@@ -257,6 +256,9 @@ async fn with_fault(
         Some(Fault::Status { status, headers, body }) => Ok(canned(Canned { status, headers, body })),
         Some(Fault::TooManyRequests { retry_after }) => {
             Ok(canned(Canned::text(429, "slow down").with("retry-after", &retry_after.to_string())))
+        }
+        Some(Fault::Unavailable { retry_after }) => {
+            Ok(canned(Canned::text(503, "come back later").with("retry-after", &retry_after.to_string())))
         }
         Some(Fault::HangBeforeHead { processed }) => {
             let cleared = shared.read(|state| state.faults_cleared);
@@ -321,40 +323,14 @@ pub(super) fn canned(canned: Canned) -> Reply {
 }
 
 async fn dispatch(shared: &Arc<Shared>, received: &Received) -> Reply {
-    if !received.entry.path.starts_with("/mcp") {
-        return canned(Canned::text(404, "Not Found"));
-    }
-    let bearer = shared.read(|state| state.script.bearer.clone());
-    if bearer.is_some_and(|token| received.header("authorization") != Some(&format!("Bearer {token}"))) {
-        let challenge = "Bearer error=\"invalid_token\"";
-        return canned(Canned::rpc(401, -32001, "Unauthorized").with("www-authenticate", challenge));
+    if let Some(refusal) = shared.read(|state| access::refusal(state, received)) {
+        return canned(refusal);
     }
     match received.verb {
         Method::POST => rpc::post(shared, received).await,
         Method::GET => get(shared, received),
         Method::DELETE => delete(shared, received),
         _ => canned(Canned::text(405, "Method Not Allowed").with("allow", "GET, POST, DELETE")),
-    }
-}
-
-/// The session a request belongs to, or the answer it gets because it has none.
-pub(super) fn session_of(state: &State, received: &Received) -> Result<String, Canned> {
-    let id = match &received.entry.session {
-        Some(id) => id.clone(),
-        None if state.script.session_ids == SessionIds::None => String::new(),
-        None => return Err(Canned::rpc(400, -32000, "Bad Request: Mcp-Session-Id header is required")),
-    };
-    if !state.sessions.contains_key(&id) {
-        return Err(state.script.lost.answer());
-    }
-    match &received.entry.protocol_version {
-        Some(version) if !state.script.versions.contains(version) => {
-            let supported = state.script.versions.join(", ");
-            let message =
-                format!("Bad Request: Unsupported protocol version (supported versions: {supported})");
-            Err(Canned::rpc(400, -32000, &message))
-        }
-        _ => Ok(id),
     }
 }
 

@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::watch;
 
 use super::Script;
+use super::asks::AskBook;
 use super::events::StreamLog;
 use super::faults::FaultBook;
 use super::journal::{Entry, Journal, Violation};
+use super::lists::Cursor;
 use crate::wait::Watched;
 
 /// The stream number of a session's GET stream.
@@ -87,6 +89,9 @@ pub(super) struct State {
     pub(super) n_connections: u64,
     /// Rises with `list_change`, and shows in the tool list.
     pub(super) tool_revision: u64,
+    /// Cursors given out, over all sessions.
+    pub(super) n_cursors: u64,
+    pub(super) asks: AskBook,
 }
 
 impl State {
@@ -142,6 +147,7 @@ impl State {
         let Some(session) = self.sessions.get_mut(&session_id) else { return broken };
         if !is_initialize {
             broken.extend(session.check(entry));
+            broken.extend(self.asks.check(entry));
         }
         broken
     }
@@ -161,8 +167,11 @@ pub(super) struct Session {
     seen_ids: BTreeSet<String>,
     /// Requests in work: raw id to cancelled.
     pub(super) running: BTreeMap<String, bool>,
-    /// Asks to the client: id to the raw answer message.
-    pub(super) asks: BTreeMap<String, Option<String>>,
+    /// Raw `params` of the last `initialize`.
+    pub(super) initialize_params: String,
+    /// Hash of the credential that opened it.
+    pub(super) owner: Option<String>,
+    pub(super) cursors: BTreeMap<String, Cursor>,
 }
 
 impl Session {

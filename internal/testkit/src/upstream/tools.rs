@@ -3,14 +3,17 @@
 //! | tool | arguments | shows |
 //! |---|---|---|
 //! | `counter` | | the session is still the same one |
-//! | `side_effect`, `marked_effect` | `key` | how often a call ran; the second is marked idempotent |
+//! | `side_effect` | `key` | how often a call ran |
+//! | `marked_effect`, `read_effect` | `key` | the same, marked idempotent, marked read-only |
 //! | `echo` | any | bytes arrive unchanged |
 //! | `slow` | `ms` or `gate`, `steps` | progress, long calls |
 //! | `gate` | `name` | a call that ends when the test says so |
 //! | `big` | `bytes` | large answers |
 //! | `fail` | | `isError` passes |
+//! | `rpc_error` | `code`, `message`, `data` | errors pass unchanged |
 //! | `list_change` | | `list_changed` on the GET stream, and a changed list |
-//! | `ask` | `method`, `params`, `on`: `call` or `get` | requests from server to client |
+//! | `log` | `level`, `text`, `times` | log notifications on the call's stream, filtered by level |
+//! | `ask`, `ask_on_get` | `method`, `params`, `mode`, `force`, `then`, `gate` | requests from server to client |
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,9 +22,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Replies;
-use super::rpc::{Message, Outcome, Site, at_gate};
-use super::state::{GET_STREAM, Shared};
+use super::rpc::{Message, Outcome, RpcError, Site, at_gate};
+use super::state::{Shared, State};
+use super::{asks, logs};
 
 /// `notifications/tools/list_changed` as it goes out.
 pub(super) const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
@@ -38,35 +41,45 @@ struct Arguments<'a> {
     #[serde(borrow)]
     gate: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
+    level: Option<Cow<'a, str>>,
     #[serde(borrow)]
-    params: Option<&'a RawValue>,
+    text: Option<Cow<'a, str>>,
+    times: Option<u32>,
+    code: Option<i64>,
     #[serde(borrow)]
-    on: Option<Cow<'a, str>>,
+    message: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
     ms: Option<u64>,
     steps: Option<u32>,
     bytes: Option<usize>,
 }
 
-/// The `tools/list` result; an odd revision has one tool more.
-pub(super) fn list(revision: u64) -> String {
+/// The entries of `tools/list`; an odd revision has one tool more.
+pub(super) fn list(state: &State) -> Vec<String> {
     let mut tools = Vec::new();
-    let mut add = |name: &str, annotations: &str| {
+    let mut add = |name: &str, more: &str| {
+        let name = serde_json::Value::from(name);
         tools.push(format!(
-            r#"{{"name":"{name}","description":"test tool","inputSchema":{{"type":"object"}}{annotations}}}"#
+            r#"{{"name":{name},"description":"test tool","inputSchema":{{"type":"object"}}{more}}}"#
         ));
     };
     add("counter", "");
     add("side_effect", "");
     add("marked_effect", r#","annotations":{"idempotentHint":true,"readOnlyHint":false}"#);
+    add("read_effect", r#","annotations":{"readOnlyHint":true}"#);
     add("echo", r#","annotations":{"readOnlyHint":true}"#);
-    for name in ["slow", "gate", "big", "fail", "list_change", "ask"] {
+    add("slow", if state.script.tasks { r#","execution":{"taskSupport":"optional"}"# } else { "" });
+    for name in ["gate", "big", "fail", "rpc_error", "list_change", "log", "ask", "ask_on_get"] {
         add(name, "");
     }
-    if revision % 2 == 1 {
+    if state.tool_revision % 2 == 1 {
         add("extra", "");
     }
-    format!(r#"{{"tools":[{}]}}"#, tools.join(","))
+    for name in &state.script.tools_extra {
+        add(name, "");
+    }
+    tools
 }
 
 /// Runs one `tools/call` to its end.
@@ -83,7 +96,7 @@ async fn run(shared: &Shared, site: &Site, message: &Message) -> Outcome {
     let token = params.meta.as_ref().and_then(|meta| meta.progress_token).map(|token| token.get());
     match params.name.as_deref().unwrap_or_default() {
         "counter" => counter(shared, site),
-        "side_effect" | "marked_effect" => {
+        "side_effect" | "marked_effect" | "read_effect" => {
             Ok(side_effect(shared, arguments.key.as_deref().unwrap_or_default()))
         }
         "echo" => Ok(structured(raw)),
@@ -105,13 +118,19 @@ async fn run(shared: &Shared, site: &Site, message: &Message) -> Outcome {
             });
             Ok(structured("{}"))
         }
-        "ask" => ask(shared, site, &arguments).await,
-        name => Err((-32602, format!("Unknown tool: {name}"))),
+        "rpc_error" => Err(rpc_error(&arguments)),
+        "log" => log(shared, site, &arguments),
+        "ask" => asks::tool(shared, site, raw, false).await,
+        "ask_on_get" => asks::tool(shared, site, raw, true).await,
+        name if shared.read(|state| state.script.tools_extra.iter().any(|extra| extra == name)) => {
+            Ok(structured("{}"))
+        }
+        name => Err(RpcError::new(-32602, &format!("Unknown tool: {name}"))),
     }
 }
 
 /// A result with `structuredContent` as given, byte for byte.
-fn structured(raw: &str) -> String {
+pub(super) fn structured(raw: &str) -> String {
     format!(r#"{{"content":[{{"type":"text","text":"ok"}}],"structuredContent":{raw}}}"#)
 }
 
@@ -121,9 +140,27 @@ fn counter(shared: &Shared, site: &Site) -> Outcome {
         session.counter += 1;
         Some(session.counter)
     });
-    count
-        .map(|count| structured(&format!(r#"{{"count":{count}}}"#)))
-        .ok_or_else(|| (-32603, "session is gone".to_owned()))
+    count.map(|count| structured(&format!(r#"{{"count":{count}}}"#))).ok_or_else(RpcError::gone)
+}
+
+fn rpc_error(arguments: &Arguments<'_>) -> RpcError {
+    let message = arguments.message.as_deref().unwrap_or("failed as asked");
+    let error = RpcError::new(arguments.code.unwrap_or(-32000), message);
+    match arguments.data {
+        Some(data) => error.with(data.get().to_owned()),
+        None => error,
+    }
+}
+
+fn log(shared: &Shared, site: &Site, arguments: &Arguments<'_>) -> Outcome {
+    let level = arguments.level.as_deref().unwrap_or("info");
+    if logs::severity(level).is_none() {
+        return Err(RpcError::new(-32602, "Invalid arguments: no such level"));
+    }
+    let text = arguments.text.as_deref().unwrap_or("logged as asked");
+    let what = (level, text, arguments.times.unwrap_or(1));
+    let sent = shared.update(|state| logs::log(state, &site.session, site.stream, what));
+    Ok(structured(&format!(r#"{{"sent":{sent}}}"#)))
 }
 
 fn side_effect(shared: &Shared, key: &str) -> String {
@@ -153,38 +190,4 @@ async fn slow(shared: &Shared, site: &Site, arguments: &Arguments<'_>, token: Op
         at_gate(shared, gate, |state| site.is_cancelled(state)).await;
     }
     Ok(structured(r#"{"done":true}"#))
-}
-
-/// Asks the client and gives its whole answer message back.
-async fn ask(shared: &Shared, site: &Site, arguments: &Arguments<'_>) -> Outcome {
-    let on_get = arguments.on.as_deref() == Some("get");
-    if !on_get && shared.read(|state| state.script.replies == Replies::Json) {
-        return Err((-32603, "an ask on the call's stream needs SSE replies".to_owned()));
-    }
-    let method = arguments.method.as_deref().unwrap_or("elicitation/create").to_owned();
-    let params = arguments
-        .params
-        .map_or(r#"{"message":"sure?","requestedSchema":{"type":"object","properties":{}}}"#, RawValue::get);
-    let id = shared.update(|state| {
-        let stream = if on_get { GET_STREAM } else { site.stream };
-        let session = state.session(&site.session)?;
-        let id = format!(r#""ask-{}""#, session.asks.len() + 1);
-        session.asks.insert(id.clone(), None);
-        let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
-        state.push(&site.session, stream, request);
-        Some(id)
-    });
-    let Some(id) = id else { return Err((-32603, "session is gone".to_owned())) };
-    let answer = shared
-        .when(|state| {
-            if site.is_cancelled(state) {
-                return Some(None);
-            }
-            let answer = state.sessions.get(&site.session)?.asks.get(&id)?.clone()?;
-            Some(Some(answer))
-        })
-        .await;
-    answer
-        .map(|answer| structured(&format!(r#"{{"answer":{answer}}}"#)))
-        .ok_or_else(|| (-32603, "cancelled".to_owned()))
 }
