@@ -11,7 +11,8 @@ use evermux_testkit::{Harness, HttpClient, Script, ShimClient, Upstream};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{PATIENCE, binary, with_upstream};
+use crate::state::records;
+use crate::support::{PATIENCE, binary, check_processes, with_upstream};
 
 const COMMENTED: &str = r#"# My config.
 
@@ -84,13 +85,13 @@ fn the_first_add_makes_the_file() {
     assert_eq!(harness.run(&["list"]).success().stdout, "");
     let _ = harness.run(&["add", "one", "http://127.0.0.1:1/mcp"]).success();
     assert!(harness.run(&["list"]).success().stdout.contains("one"));
-    assert_eq!(harness.processes(), [] as [u32; 0], "an edit started a daemon");
+    check_processes(&harness, Vec::is_empty, "an edit started a daemon");
 }
 
 #[test]
 fn exit_codes_are_those_of_the_contract() {
     let (harness, _upstream) = with_upstream(Script::default());
-    let cases: [(&[&str], i32, &str); 16] = [
+    let cases: [(&[&str], i32, &str); 17] = [
         (&[], 2, "Usage"),
         (&["nonsense"], 2, "nonsense"),
         (&["status", "--what"], 2, "--what"),
@@ -98,6 +99,7 @@ fn exit_codes_are_those_of_the_contract() {
         (&["stop"], 3, "no daemon runs"),
         (&["purge", "up"], 3, "no daemon runs"),
         (&["purge", "--all"], 3, "no daemon runs"),
+        (&["purge", "nobody"], 2, "nobody"),
         (&["purge"], 2, "--all"),
         (&["connect", "nobody"], 2, "nobody"),
         (&["connect", "up", "--no-start"], 3, "no daemon runs"),
@@ -116,7 +118,7 @@ fn exit_codes_are_those_of_the_contract() {
     }
     assert_eq!(config(&harness), before);
     assert_eq!(harness.run(&["status", "--json"]).json(), serde_json::json!({"daemon": null}));
-    assert_eq!(harness.processes(), [] as [u32; 0], "one of these started something");
+    check_processes(&harness, Vec::is_empty, "one of these started something");
 }
 
 #[test]
@@ -255,11 +257,6 @@ fn a_bad_reload_keeps_the_old_config_and_says_so() {
     assert_eq!((harness.daemon_pid(), upstream.initializes()), (Some(pid), 1));
 }
 
-fn records(harness: &Harness) -> Vec<PathBuf> {
-    let listing = fs::read_dir(harness.state_dir().join("records")).unwrap();
-    listing.map(|entry| entry.unwrap().path()).collect()
-}
-
 #[test]
 fn purge_ends_one_session_at_the_upstream_and_here() {
     let (harness, upstream) = with_upstream(Script::default());
@@ -302,7 +299,38 @@ fn purge_all_ends_every_session() {
     assert_eq!(clients.each_mut().map(count), [1, 1]);
     assert_eq!((upstream.deletes(), other.deletes()), (1, 1));
     assert_eq!((upstream.initializes(), other.initializes()), (2, 2));
-    assert!(harness.run(&["purge", "nobody"]).stdout.contains("0 sessions"));
+}
+
+/// A name without sessions is no mistake; a name that is in no config and on no record is one. What a config has lost
+/// can still be purged.
+#[test]
+fn purge_tells_a_name_without_sessions_from_one_that_nobody_knows() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let url = format!("[upstream.up]\nurl = \"{}\"\n", upstream.url());
+    let _daemon = harness.start_daemon();
+    let nothing = harness.run(&["purge", "up"]).success();
+    assert!(
+        nothing.stdout.contains("0 sessions") && nothing.stderr.contains("nothing to end"),
+        "{nothing:?}"
+    );
+    let unknown = harness.run(&["purge", "nobody"]);
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (Some(2), ""), "{unknown:?}");
+    assert!(unknown.stderr.contains("no upstream `nobody`"), "{unknown:?}");
+    let nothing = harness.run(&["purge", "--all"]).success();
+    assert!(nothing.stderr.contains("nothing to end"), "{nothing:?}");
+    // Removed from the config, and its session is still recorded: with a daemon, and without.
+    assert_eq!(count(&mut greeted(&harness, "up")), 1);
+    harness.write_config("");
+    let ended = harness.run(&["purge", "up"]).success();
+    assert!(ended.stdout.contains("1 session") && !ended.stderr.contains("nothing"), "{ended:?}");
+    harness.write_config(&url);
+    assert_eq!(count(&mut greeted(&harness, "up")), 1);
+    let _ = harness.run(&["stop"]).success();
+    harness.write_config("");
+    assert_eq!(harness.run(&["purge", "nobody"]).code, Some(2));
+    let removed = harness.run(&["purge", "up"]);
+    assert!(removed.code == Some(3) && removed.stdout.contains("1 session"), "{removed:?}");
+    assert_eq!(harness.run(&["purge", "up"]).code, Some(2));
 }
 
 #[test]
@@ -312,7 +340,7 @@ fn purge_without_a_daemon_removes_the_records_and_owes_the_delete() {
     assert_eq!(count(&mut client), 1);
     let _ = harness.run(&["stop"]).success();
     assert_eq!(records(&harness).len(), 1);
-    assert_eq!(harness.run(&["purge", "other"]).code, Some(3));
+    assert_eq!(harness.run(&["purge", "other"]).code, Some(2));
     assert_eq!(records(&harness).len(), 1);
     let purged = harness.run(&["purge", "up"]);
     assert_eq!(purged.code, Some(3));
@@ -327,6 +355,10 @@ fn stop_ends_the_daemon_and_no_session() {
     let (harness, upstream) = with_upstream(Script::default());
     let mut client = greeted(&harness, "up");
     assert_eq!(count(&mut client), 1);
+    // A shim whose stream is open hears that this is a stop, and not a death.
+    upstream.wait_sessions(PATIENCE, |sessions| sessions.iter().any(|session| session.get_open));
+    upstream.notify(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
+    client.wait_notification(PATIENCE, |n| n.method() == "notifications/tools/list_changed");
     let stopped = harness.run(&["stop"]).success();
     assert_eq!(stopped.stdout, "");
     assert_eq!(harness.daemon_pid(), None);
@@ -361,7 +393,7 @@ fn the_demo_holds_and_leaves_nothing_behind() {
     let shown = harness.run_within(&["demo"], 2 * PATIENCE).success();
     assert!(shown.stdout.contains("All of it held") && !shown.stdout.contains("FAILED"), "{}", shown.stdout);
     assert!(!shown.stdout.contains('\x1b'), "colours in a pipe");
-    assert_eq!(harness.processes(), [] as [u32; 0]);
+    check_processes(&harness, Vec::is_empty, "the demo left something behind");
     assert_eq!(crate::state::walk(&tmp), [] as [PathBuf; 0]);
     assert!(!harness.state_dir().exists() && !harness.config_file().exists());
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Harness, Script, Upstream};
 
 /// The binary under test.
@@ -24,4 +25,12 @@ pub(crate) fn with_settings(script: Script, settings: &str) -> (Harness, Upstrea
     let harness = Harness::new(binary());
     harness.add_upstream("up", &upstream.url(), settings);
     (harness, upstream)
+}
+
+/// Waits until the processes of the test are as they should be. What a test sees first is an answer or an exit code; a
+/// process that has said its last word needs a moment more to be gone.
+#[track_caller]
+pub(crate) fn check_processes(harness: &Harness, wanted: impl Fn(&Vec<u32>) -> bool, what: &str) {
+    let reached = poll_until(PATIENCE, || wanted(&harness.processes()).then_some(()));
+    assert!(reached.is_some(), "{what}: {:?}", harness.processes());
 }

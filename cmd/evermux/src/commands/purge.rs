@@ -41,11 +41,29 @@ pub(crate) fn purge(paths: &Paths, upstream: Option<&str>) -> Result<u8, Failure
     let purged: Purged = serde_json::from_slice(&answer.body).map_err(|error| {
         Failure::failed(format!("the daemon's answer is not understood: {error}")).at(place)
     })?;
+    if purged.ended == 0 {
+        known(paths, upstream)?;
+        say("there was nothing to end");
+    }
     data(&format!("ended {}\n", sessions(purged.ended)))?;
     if purged.owed > 0 {
         say(&format!("{} of them still have a DELETE under way", purged.owed));
     }
     Ok(exit::DONE)
+}
+
+/// A name without a session is known if the config has it. A config that cannot be read now says nothing against it.
+fn known(paths: &Paths, upstream: Option<&str>) -> Result<(), Failure> {
+    let (Some(name), Ok(config)) = (upstream, evermux_config::load(&paths.config_file)) else {
+        return Ok(());
+    };
+    if config.upstreams.keys().any(|known| known.as_str() == name) {
+        return Ok(());
+    }
+    let shown = name.escape_default();
+    Err(Failure::config(format!("no upstream `{shown}` in the config, and no session of that name"))
+        .at(paths.config_file.display().to_string())
+        .next("see `evermux list` and `evermux status`"))
 }
 
 fn sessions(n: u64) -> String {
@@ -54,13 +72,16 @@ fn sessions(n: u64) -> String {
 
 fn without_daemon(paths: &Paths, upstream: Option<&str>) -> Result<u8, Failure> {
     let removed = if paths.state_dir.exists() { remove_records(paths, upstream)? } else { 0 };
+    if removed == 0 {
+        known(paths, upstream)?;
+    }
     data(&format!("removed the records of {}\n", sessions(removed)))?;
     if removed > 0 {
         say(
             "no daemon runs: no DELETE was sent; it is owed to the upstreams, which end idle sessions by themselves",
         );
     } else {
-        say("no daemon runs");
+        say("there was nothing to remove, and no daemon runs");
     }
     Ok(exit::NO_DAEMON)
 }
