@@ -249,15 +249,21 @@ impl Harness {
 
     // ---- the daemon ----
 
-    /// `status --json`, also when no daemon runs.
+    /// `status --json`, also when no daemon runs. Asked again where a daemon ends in the middle of its answer.
     ///
     /// # Panics
-    /// If the command fails in another way than "no daemon".
+    /// If the command goes on failing in another way than "no daemon".
     #[must_use]
     #[track_caller]
     pub fn status(&self) -> Value {
-        let output = self.run(&["status", "--json"]);
-        assert!(matches!(output.code, Some(0 | 3)), "status failed: {output:?}");
+        let mut output = self.run(&["status", "--json"]);
+        let told = poll_until(PATIENCE, || {
+            if !matches!(output.code, Some(0 | 3)) {
+                output = self.run(&["status", "--json"]);
+            }
+            matches!(output.code, Some(0 | 3)).then_some(())
+        });
+        assert!(told.is_some(), "status failed: {output:?}");
         output.json()
     }
 

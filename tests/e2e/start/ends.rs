@@ -46,7 +46,7 @@ fn after_a_stop_nothing_starts_until_a_client_asks() {
         assert!(client.initialize(VERSION).error().is_none());
     }
     assert_eq!(count(&mut clients[0]), 1);
-    upstream.wait_sessions(PATIENCE, |sessions| sessions.iter().all(|session| session.get_open));
+    wait_all_hear(&upstream, &clients);
     let stopped = harness.daemon_pid().unwrap();
     harness.run(&["stop"]).success();
     harness.wait_gone(stopped, PATIENCE);
@@ -59,7 +59,7 @@ fn after_a_stop_nothing_starts_until_a_client_asks() {
     assert_eq!(harness.run(&["status"]).code, Some(3));
     assert_eq!(count(&mut clients[1]), 2);
     assert_eq!(count(&mut clients[2]), 3);
-    assert_eq!(daemons(&harness, &clients).len(), 1);
+    check_daemons(&harness, &clients, |daemons| daemons.len() == 1);
     check_one_session(&upstream);
 }
 

@@ -38,9 +38,12 @@ fn syncs(notes: &Path) -> Vec<String> {
         .collect()
 }
 
+fn record(harness: &Harness) -> Value {
+    serde_json::from_str(&fs::read_to_string(record_of(harness, "up")).unwrap()).unwrap()
+}
+
 fn reserved(harness: &Harness) -> u64 {
-    let text = fs::read_to_string(record_of(harness, "up")).unwrap();
-    serde_json::from_str::<Value>(&text).unwrap()["ids_reserved_until"].as_u64().unwrap()
+    record(harness)["ids_reserved_until"].as_u64().unwrap()
 }
 
 #[test]
@@ -56,11 +59,19 @@ fn a_call_waits_for_no_synced_write() {
     let mut call = |times: usize| {
         (0..times).for_each(|_| assert_eq!(client.call("echo", "{}").error(), None));
     };
-    // The record with the session, its block and the learned facts is written in the first moments.
-    call(20);
-    let first = reserved(&harness);
-    let warm = syncs(&notes);
+    // The record with the session, its block and the learned facts is written in the first moments, on a thread of
+    // its own: these are over when the last fact stands in it and a few calls pass without a word of the disk.
+    assert!(
+        poll_until(PATIENCE, || (record(&harness)["learned"]["get_stream"] == true).then_some(())).is_some()
+    );
+    let quiet = poll_until(PATIENCE, || {
+        let before = syncs(&notes);
+        call(5);
+        (before == syncs(&notes)).then_some(before)
+    });
+    let warm = quiet.expect("the disk never came to rest");
     assert!(!warm.is_empty(), "the tracer saw nothing at all");
+    let first = reserved(&harness);
     call(400);
     assert_eq!(reserved(&harness), first, "the test meant to stay within one block");
     assert_eq!(syncs(&notes)[warm.len()..], [] as [String; 0]);
