@@ -3,12 +3,14 @@
 //! The upstream's journal is the witness for one handshake, one session id, fresh request ids and the right headers; what the clients
 //! saw is the witness for calls that are settled, and settled once.
 
+mod hung;
 mod in_flight;
 mod often;
 mod points;
 
 use std::time::Duration;
 
+use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Answer, Entry, Harness, Script, ShimClient, Upstream};
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -125,10 +127,13 @@ fn an_idle_client_hears_the_server_again() {
     // A daemon that came back may tell of a possible gap on its own; this one only the server can have sent.
     let own =
         r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"after"}}"#;
-    upstream.notify(own);
-    for client in &clients {
-        client.wait_notification(PATIENCE, |notification| notification.raw == own);
-    }
+    // Not kept for a client that does not listen yet: said until all of them have heard it.
+    let heard = |client: &ShimClient| client.notifications().iter().any(|n| n.raw == own);
+    let all_heard = poll_until(PATIENCE, || {
+        upstream.notify(own);
+        poll_until(Duration::from_millis(200), || clients.iter().all(heard).then_some(()))
+    });
+    assert!(all_heard.is_some(), "{}", harness.logs());
     upstream.notify(TOOLS_CHANGED);
     for client in &clients {
         client.wait_notification(PATIENCE, |notification| notification.raw == TOOLS_CHANGED);

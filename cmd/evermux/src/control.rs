@@ -4,17 +4,18 @@
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use mcp_http::{Incoming, SendError, SendErrorKind, Sender as _, UnixSender};
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use serde::Deserialize;
 
+use crate::limits::Limits;
 use crate::report::{Failure, chain};
 
-/// So long a control answer may take. A drain is answered before it begins.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The largest control answer taken, in bytes: a status of a great many sessions.
 const ANSWER_CAP: usize = 16 << 20;
 /// The protocol between shim and daemon that this binary speaks.
@@ -71,9 +72,10 @@ pub(crate) async fn call(
         let body = collect(response.into_body()).await?;
         Ok(Answer { status, body })
     };
-    match tokio::time::timeout(ANSWER_LIMIT, exchange).await {
+    let limit = Limits::get().answer;
+    match tokio::time::timeout(limit, exchange).await {
         Ok(answer) => answer,
-        Err(_late) => Err(ControlError::NoAnswer(format!("nothing within {} s", ANSWER_LIMIT.as_secs()))),
+        Err(_late) => Err(ControlError::NoAnswer(format!("nothing within {limit:?}"))),
     }
 }
 
@@ -142,4 +144,15 @@ pub(crate) fn failure(error: &ControlError, socket: &Path) -> Failure {
 /// `body` of a response head that was read by the MCP client.
 pub(crate) async fn body_of(incoming: Incoming, cap: usize) -> Result<Bytes, mcp_http::BodyError> {
     incoming.into_bytes(cap).await
+}
+
+/// Whether a daemon's process holds nothing any more: it is gone, or a zombie whose parent has not looked yet. Its first
+/// thread is dead at once, but the lock stays until the last one is.
+pub(crate) fn has_ended(pid: Pid) -> bool {
+    if kill(pid, None) == Err(Errno::ESRCH) {
+        return true;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    zombie && std::fs::read_dir(format!("/proc/{pid}/task")).map_or(true, |threads| threads.count() <= 1)
 }

@@ -6,6 +6,7 @@ mod connect;
 mod control;
 mod demo;
 mod exit;
+mod limits;
 mod report;
 
 use std::process::ExitCode;

@@ -13,6 +13,9 @@ pub const RUNTIME_DIR: &str = "EVERMUX_RUNTIME_DIR";
 pub const LOG: &str = "EVERMUX_LOG";
 /// Set and not empty: no colours on stderr (<https://no-color.org>).
 pub const NO_COLOR: &str = "NO_COLOR";
-
 /// All of the above.
 pub const ALL: [&str; 5] = [CONFIG, STATE_DIR, RUNTIME_DIR, LOG, NO_COLOR];
+
+/// For tests, and no part of the surface: how long a daemon that does not answer is waited for, as three numbers of milliseconds with commas: for
+/// the head of an answer, for a control answer, and until the pending requests of `connect` get an error.
+pub const SHIM_LIMITS: &str = "EVERMUX_SHIM_LIMITS_MS";

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use evermux_config::Paths;
 use http::Method;
+use nix::unistd::Pid;
 
-use crate::control::call_once;
+use crate::control::{call_once, has_ended};
 use crate::exit;
 use crate::report::{Failure, say};
 
@@ -24,8 +25,9 @@ pub(crate) fn stop(paths: &Paths) -> Result<u8, Failure> {
     }
     let deadline = Instant::now() + WATCH;
     while Instant::now() < deadline {
+        // The socket goes first, the lock last: what is done after `stop` (purge, a daemon) must find it free.
         // Another pid is another daemon: a shim whose client spoke has started it.
-        if pid_of(paths).ok() != Some(pid) {
+        if pid_of(paths).ok() != Some(pid) && pid.is_none_or(has_ended) {
             say("stopped; the sessions stay recorded");
             return Ok(exit::DONE);
         }
@@ -35,8 +37,9 @@ pub(crate) fn stop(paths: &Paths) -> Result<u8, Failure> {
     Ok(exit::DONE)
 }
 
-fn pid_of(paths: &Paths) -> Result<Option<u64>, Failure> {
+fn pid_of(paths: &Paths) -> Result<Option<Pid>, Failure> {
     let answer = call_once(&paths.socket(), Method::GET, "/control/hello", Bytes::new())?;
     let hello: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    Ok(hello.get("pid").and_then(serde_json::Value::as_u64))
+    let pid = hello.get("pid").and_then(serde_json::Value::as_i64).and_then(|pid| i32::try_from(pid).ok());
+    Ok(pid.map(Pid::from_raw))
 }

@@ -3,8 +3,6 @@
 //! No decisions here: a fact is sent for everything that happens, and the machine says what it means. The channel
 //! of facts is narrow on purpose: a stdout that is not read stops the reading of bodies here.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use mcp_http::{
@@ -16,11 +14,9 @@ use super::envelope;
 use super::facts::{Event, Input, Post, Unreachable};
 use super::spawn::{StartError, ensure_daemon};
 use crate::control::{self, ControlError};
+use crate::limits::Limits;
 use evermux_config::Paths;
 
-/// So long the head of an answer may take: the daemon gives it once it has the message, `initialize` after eight
-/// seconds at most, a header command may take ten. Beyond it, the daemon hangs and is dialled anew.
-const HEAD_LIMIT: Duration = Duration::from_secs(30);
 /// The largest event taken, in bytes: an answer may be larger than what a client may send.
 const EVENT_CAP: usize = 128 << 20;
 /// The largest error body taken, in bytes.
@@ -101,10 +97,10 @@ impl Daemon {
     /// Sends one message and follows its answer to the end.
     pub(crate) async fn post(self, post: Post, facts: Facts) {
         let seq = post.seq;
-        let fact = match tokio::time::timeout(HEAD_LIMIT, self.client.send(outgoing(post))).await {
+        let fact = match tokio::time::timeout(Limits::get().head, self.client.send(outgoing(post))).await {
             Ok(Ok(incoming)) => follow(seq, incoming, &facts).await,
             Ok(Err(_no_head)) => Input::Cut { seq },
-            Err(_hung) => Input::Cut { seq },
+            Err(_late) => Input::Hung { seq },
         };
         tell(&facts, fact).await;
     }

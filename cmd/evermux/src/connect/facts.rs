@@ -34,6 +34,8 @@ pub(crate) enum Input {
     Refused { seq: u64, status: u16, body: Bytes },
     /// The connection broke before the POST's end, or the head was not understood.
     Cut { seq: u64 },
+    /// No head came in its time: the daemon hangs. The connection is given up.
+    Hung { seq: u64 },
     /// A POST's body ended cleanly.
     Ended { seq: u64 },
     /// An event of the standalone stream.
@@ -56,6 +58,7 @@ impl Input {
             | Self::Accepted { seq }
             | Self::Refused { seq, .. }
             | Self::Cut { seq }
+            | Self::Hung { seq }
             | Self::Ended { seq } => Some(*seq),
             _ => None,
         }

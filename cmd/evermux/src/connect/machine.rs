@@ -16,13 +16,12 @@ use super::backoff::Backoff;
 use super::entry::{Entry, Kind, State};
 use super::envelope::{self, Client, ErrorKind, Server};
 use super::facts::{Event, Input, Now, Order, Post, Unreachable};
+use crate::limits::Limits;
 
 mod answers;
 mod next;
 
-/// So long is a daemon looked for before the pending requests are answered with an error.
-const GIVE_UP: Duration = Duration::from_secs(30);
-/// The same when a started daemon said by itself that it cannot run: only a rival's start can still help.
+/// So long is a daemon looked for before the pending requests are answered with an error, when a started daemon said by itself that it cannot run: only a rival's start can still help.
 const GIVE_UP_TOLD: Duration = Duration::from_secs(3);
 /// So long pending answers are waited for once stdin has ended (contract, `connect`).
 const LAST_ANSWERS: Duration = Duration::from_secs(10);
@@ -96,6 +95,8 @@ struct Link {
 pub(crate) struct Machine {
     upstream: String,
     may_start: bool,
+    /// So long is a daemon looked for before the pending requests are answered with an error.
+    give_up: Duration,
     backoff: Backoff,
     phase: Phase,
     reach: Reach,
@@ -138,6 +139,7 @@ impl Machine {
         Self {
             upstream: upstream.to_owned(),
             may_start,
+            give_up: Limits::NORMAL.give_up,
             backoff: Backoff::new(seed),
             phase: Phase::Serving,
             reach: Reach::Down,
@@ -160,6 +162,11 @@ impl Machine {
             stream_failures: 0,
             reloading: false,
         }
+    }
+
+    /// With another patience.
+    pub(crate) fn giving_up_after(self, give_up: Duration) -> Self {
+        Self { give_up, ..self }
     }
 
     /// Whether another line of the client may be read.
@@ -188,6 +195,11 @@ impl Machine {
             Input::Event { seq, event } => self.event(seq, event, orders),
             Input::Refused { seq, status, body } => self.refused(seq, status, &body, orders),
             Input::Cut { seq } => self.cut(now, seq),
+            Input::Hung { seq } => {
+                // The host shows this to whoever wonders why nothing comes; the message itself is repeated.
+                orders.push(Order::Say("evermux: the daemon does not answer; it is dialled anew".into()));
+                self.cut(now, seq);
+            }
             Input::Ended { seq } => self.ended(now, seq),
             Input::StreamEvent(event) => self.stream_event(event, orders),
             Input::StreamEnded { refused, body } => self.stream_ended(now, refused, &body),
@@ -309,11 +321,11 @@ impl Machine {
             Unreachable::Failed(reason) if now - since >= GIVE_UP_TOLD => {
                 self.give_up(ErrorKind::Draining, &format!("the daemon does not start: {reason}"), orders);
             }
-            Unreachable::NotYet(reason) if now - since >= GIVE_UP => {
+            Unreachable::NotYet(reason) if now - since >= self.give_up => {
                 self.give_up(ErrorKind::Draining, &format!("the daemon does not answer: {reason}"), orders);
             }
             // Stopped on purpose while something was open: nobody will bring the answer.
-            Unreachable::NoDaemon if self.stopped || now - since >= GIVE_UP => {
+            Unreachable::NoDaemon if self.stopped || now - since >= self.give_up => {
                 self.give_up(ErrorKind::Draining, "the daemon is gone, and this shim starts none", orders);
             }
             _ => {}

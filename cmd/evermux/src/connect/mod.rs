@@ -34,6 +34,7 @@ use self::exchange::{Daemon, Facts};
 use self::facts::{Input, Order};
 use self::machine::Machine;
 use self::stdio::{Outbox, Sink, Source};
+use crate::limits::Limits;
 use crate::report::{Failure, chain, say};
 
 /// The longest line of a client, in bytes.
@@ -47,7 +48,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) fn run(paths: Paths, upstream: &str, no_start: bool) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot start: {error}"));
     let machine = match refusal(&paths, upstream) {
-        None => Machine::new(upstream, !no_start, seed()),
+        None => Machine::new(upstream, !no_start, seed()).giving_up_after(Limits::get().give_up),
         Some(refusal) => {
             refusal.print();
             Machine::doomed(upstream, refusal.exit, ErrorKind::Misconfigured, refusal.one_line())

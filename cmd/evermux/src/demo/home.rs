@@ -7,7 +7,6 @@ use bytes::Bytes;
 use evermux_config::{PathFlags, Paths};
 use http::Method;
 use mcp_http::UnixSender;
-use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -15,7 +14,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::{NAME, STEP_LIMIT};
-use crate::control;
+use crate::control::{self, has_ended};
 use crate::report::{Failure, chain};
 
 const POLL: Duration = Duration::from_millis(20);
@@ -102,13 +101,4 @@ impl Home {
         let _gone = kill(pid, Signal::SIGKILL);
         false
     }
-}
-
-/// Gone, or a zombie whose parent has not looked yet.
-fn has_ended(pid: Pid) -> bool {
-    if kill(pid, None) == Err(Errno::ESRCH) {
-        return true;
-    }
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }

@@ -273,7 +273,7 @@ fn without_a_daemon_for_thirty_seconds_everything_is_answered_and_the_shim_lives
             bench.feed(Input::Tick);
         }
     }
-    assert!(bench.now >= GIVE_UP);
+    assert!(bench.now >= Limits::NORMAL.give_up);
     let outcome = |id| bench.answers(id)[0]["error"]["data"]["evermux"]["outcome"].clone();
     assert_eq!((outcome(sent), outcome(queued)), (json!("unknown"), json!("not_sent")));
     assert_eq!(bench.answers(sent)[0]["error"]["code"], -33001);
@@ -281,6 +281,72 @@ fn without_a_daemon_for_thirty_seconds_everything_is_answered_and_the_shim_lives
     let again = bench.request("c");
     bench.serve();
     assert!(bench.answers(again)[0].get("result").is_some());
+}
+
+/// Takes a message and says nothing, on none of its connections.
+fn hang(bench: &mut Bench, seq: u64) {
+    bench.now += Limits::NORMAL.head;
+    bench.open.remove(&seq);
+    bench.feed(Input::Hung { seq });
+    assert!(
+        bench.orders.iter().any(|order| matches!(order, Order::Say(line) if line.contains("not answer")))
+    );
+}
+
+#[test]
+fn a_daemon_that_hangs_is_dialled_anew_and_its_message_repeated() {
+    let mut bench = Bench::connected();
+    let id = bench.request("a");
+    let seq = bench.posts.last().unwrap().seq;
+    let behind = bench.request("b");
+    assert_eq!(bench.posts.last().unwrap().seq, seq, "nothing overtakes it");
+    hang(&mut bench, seq);
+    assert!(bench.reaching);
+    bench.serve();
+    let posts: Vec<u64> = bench.posts.iter().map(|post| post.seq).filter(|posted| *posted >= seq).collect();
+    assert_eq!(posts, [seq, seq, seq + 1]);
+    for id in [id, behind] {
+        let answers = bench.answers(id);
+        assert!(answers.len() == 1 && answers[0].get("result").is_some(), "{answers:?}");
+    }
+}
+
+#[test]
+fn a_daemon_that_goes_on_hanging_costs_an_error_for_each_request_in_about_a_minute() {
+    let mut bench = Bench::connected();
+    let running = bench.request("running");
+    bench.head(bench.posts.last().unwrap().seq);
+    let sent = bench.request("a");
+    let seq = bench.posts.last().unwrap().seq;
+    let queued = bench.request("b");
+    let began = bench.now;
+    hang(&mut bench, seq);
+    while bench.answers(sent).is_empty() {
+        if std::mem::take(&mut bench.reaching) {
+            bench.now += Limits::NORMAL.answer;
+            bench.feed(Input::Unreachable(Unreachable::NotYet("nothing".into())));
+        } else {
+            bench.now = bench.machine.deadline().unwrap();
+            bench.feed(Input::Tick);
+        }
+    }
+    let took = bench.now - began;
+    assert!(took < Duration::from_secs(90), "{took:?}");
+    let told = |id| bench.answers(id)[0]["error"]["data"]["evermux"].clone();
+    assert_eq!(
+        (told(sent)["kind"].clone(), told(sent)["outcome"].clone()),
+        (json!("outcome_unknown"), json!("unknown"))
+    );
+    assert_eq!(
+        (told(queued)["kind"].clone(), told(queued)["outcome"].clone()),
+        (json!("draining"), json!("not_sent"))
+    );
+    // One that the daemon had taken long before may still be answered, by it or, once it is dead, by another.
+    assert!(bench.answers(running).is_empty());
+    let again = bench.request("c");
+    bench.serve();
+    assert!([running, again].iter().all(|id| bench.answers(*id)[0].get("result").is_some()));
+    assert_eq!(bench.answers(sent).len(), 1);
 }
 
 #[test]
