@@ -20,6 +20,6 @@ pub use client::{Answer, Pending, ShimClient};
 pub use harness::{Environment, Harness, Output};
 pub use http_client::{HttpClient, HttpReply, SseEvent};
 pub use upstream::{
-    AskAnswer, AskIds, DeleteSupport, Entry, Fault, GetSupport, LostAs, Matching, Replies, Script,
-    SecondInitialize, SessionIds, SessionView, Upstream, Violation,
+    AskAnswer, AskIds, DeleteSupport, Engine, Entry, Era, ExecIds, Executed, Fault, GetSupport, LostAs,
+    Matching, Replies, Script, SecondInitialize, SessionIds, SessionView, Upstream, Violation,
 };

@@ -1,5 +1,7 @@
 //! The scripted upstream as its own process.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 
@@ -15,6 +17,36 @@ impl Drop for Guard {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
+    }
+}
+
+/// Starts it with these options; gives it and an HTTP connection to it.
+fn start(options: &[&str]) -> (Guard, HttpClient) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evermux-scripted-upstream"));
+    command.args(options).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = Guard(command.spawn().unwrap());
+    let mut url = String::new();
+    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let address = url.trim().strip_prefix("http://").and_then(|rest| rest.split('/').next()).unwrap();
+    let http = HttpClient::tcp(address.parse().unwrap()).unwrap();
+    (process, http)
+}
+
+#[test]
+fn a_killed_process_finds_its_sessions_again_only_with_a_state_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("state");
+    let file = file.to_str().unwrap();
+    let counter = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"counter"}}"#;
+    for (more, status) in [(&["--state-file", file][..], 200), (&[][..], 404)] {
+        let options = [&["--sse", "off", "--single-session", "--resource", "/x"][..], more].concat();
+        let (process, mut http) = start(&options);
+        let reply = http.post_mcp("/x", &[], INITIALIZE).unwrap();
+        let session = reply.header("mcp-session-id").unwrap().to_owned();
+        drop(process);
+        let (_process, mut http) = start(&options);
+        let reply = http.post_mcp("/x", &[("mcp-session-id", &session)], counter).unwrap();
+        assert_eq!(reply.status, status, "{}", reply.text());
     }
 }
 

@@ -6,6 +6,7 @@
 use std::io::{BufRead as _, Write as _};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use evermux_testkit::{Fault, LostAs, Replies, Script, Upstream};
 
@@ -17,6 +18,7 @@ commands on stdin:
   replies KIND | lost KIND | forget | open-gate NAME | close-gate NAME | stall METHOD | release METHOD
   fail N STATUS | clear-faults | refuse | accept | list-changed | touch URI | counts | count METHOD
   bearer TOKEN | add-tool NAME | remove-tool NAME | log LEVEL TEXT | elicitation-complete ID
+  advance MS | forget-pauses | side-effects KEY | executed
   ask METHOD [PARAMS] (on the GET stream of the only session) | answers | release-asks
 ";
 
@@ -87,6 +89,8 @@ fn obey(upstream: &Upstream, command: &str, value: &str) -> Option<String> {
         "add-tool" => upstream.add_tool(value),
         "remove-tool" => upstream.remove_tool(value),
         "release-asks" => upstream.release_asks(),
+        "advance" => upstream.advance(Duration::from_millis(value.parse().ok()?)),
+        "forget-pauses" => upstream.forget_pauses(),
         "elicitation-complete" => upstream.elicitation_complete(value),
         _ => return tell(upstream, command, value),
     }
@@ -101,6 +105,11 @@ fn tell(upstream: &Upstream, command: &str, value: &str) -> Option<String> {
             Some(format!(r#"{{"initializes":{initializes},"deletes":{deletes}}}"#))
         }
         "count" => Some(upstream.count_of(value).to_string()),
+        "side-effects" => Some(upstream.side_effects(value).to_string()),
+        "executed" => {
+            let codes: Vec<_> = upstream.executed().into_iter().map(|action| action.code).collect();
+            Some(codes.join(","))
+        }
         "log" => {
             let (level, text) = value.split_once(' ')?;
             upstream.try_log(level, text).then(|| "ok".to_owned())

@@ -1,4 +1,4 @@
-//! Who may come in: the bearer token, and the session a request belongs to.
+//! Who may come in: the path, the bearer token, and the session a request belongs to.
 
 use super::SessionIds;
 use super::faults::Canned;
@@ -7,7 +7,7 @@ use super::state::State;
 
 /// The answer to a request that may not come in at all.
 pub(super) fn refusal(state: &State, received: &Received) -> Option<Canned> {
-    if !received.entry.path.starts_with("/mcp") {
+    if !state.script.resources.iter().any(|path| path == received.path()) {
         return Some(Canned::text(404, "Not Found"));
     }
     let first = state.script.bearer.as_ref()?;
@@ -27,9 +27,13 @@ pub(super) fn session_of(state: &mut State, received: &Received) -> Result<Strin
         None => return Err(Canned::rpc(400, -32000, "Bad Request: Mcp-Session-Id header is required")),
     };
     let Some(session) = state.sessions.get(&id) else { return Err(state.script.lost.answer()) };
-    if state.script.bind_to_bearer && session.owner != received.entry.auth {
+    if state.script.bind_to_bearer && session.kept.owner != received.entry.auth {
         return Err(Canned::rpc(403, -32003, "Session belongs to another principal"));
     }
+    if session.kept.path != received.path() {
+        return Err(Canned::rpc(403, -32003, "Session belongs to another resource"));
+    }
+    state.touch(&id);
     match &received.entry.protocol_version {
         Some(version) if !state.script.versions.contains(version) => {
             let supported = state.script.versions.join(", ");

@@ -301,7 +301,8 @@ async fn one(
             let params = arguments.params(state.asks.asks.len() + 1);
             let session = state.session(&site.session)?;
             let needed = needed_capability(arguments.method(), params.as_deref());
-            if !arguments.force && needed.is_some_and(|needed| !declares(&session.initialize_params, needed))
+            if !arguments.force
+                && needed.is_some_and(|needed| !declares(&session.kept.initialize_params, needed))
             {
                 return Some(None);
             }

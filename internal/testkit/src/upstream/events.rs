@@ -93,8 +93,7 @@ enum Step {
 
 impl View {
     fn next(&self, state: &State, position: usize) -> Option<Step> {
-        let Some(log) =
-            state.sessions.get(&self.session).and_then(|session| session.streams.get(&self.stream))
+        let Some(log) = state.find(&self.session).and_then(|session| session.streams.get(&self.stream))
         else {
             return Some(Step::End);
         };
@@ -122,6 +121,9 @@ pub(super) fn follow(shared: &Arc<Shared>, view: View) -> ChannelBody {
 
 /// Gives the stream free for the next reader.
 fn release(state: &mut State, view: &View, sent_whole: bool) {
+    // In the session-less revision the end of the response is the end of the request (2026-07-28, cancellation).
+    state.visits.remove(&view.session);
+    state.touch(&view.session);
     let Some(session) = state.session(&view.session) else { return };
     let Some(log) = session.streams.get_mut(&view.stream) else { return };
     if log.viewer == Some(view.viewer) {

@@ -1,6 +1,9 @@
 //! The lists: what is in them, in pages if the script wants pages.
 
+use std::collections::BTreeMap;
+
 use super::rpc::{Outcome, RpcError};
+use super::script::random;
 use super::state::State;
 use super::{Upstream, tools};
 
@@ -13,11 +16,23 @@ const TEMPLATES: [&str; 2] = [
 const PROMPTS: [&str; 2] =
     [r#"{"name":"greet","description":"says hello"}"#, r#"{"name":"part","description":"says goodbye"}"#];
 
-/// Where the next page of a list begins. Only the session that was given the cursor knows it.
-#[derive(Debug, Clone)]
-pub(super) struct Cursor {
+/// Where next pages begin. A cursor is good for the list and the session it was given to; without sessions, for everybody.
+#[derive(Debug, Default)]
+pub(super) struct Cursors {
+    cursors: BTreeMap<String, Cursor>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Cursor {
+    session: Option<String>,
     method: String,
     from: usize,
+}
+
+impl Cursors {
+    pub(super) fn drop_session(&mut self, session: &str) {
+        self.cursors.retain(|_, cursor| cursor.session.as_deref() != Some(session));
+    }
 }
 
 /// Answers a list method; absent if it is none.
@@ -40,12 +55,11 @@ fn page(
     (key, entries): (&str, &[String]),
 ) -> Outcome {
     let size = state.script.page_size.unwrap_or(usize::MAX).max(1);
-    let number = state.n_cursors;
-    let Some(session) = state.session(session) else { return Err(RpcError::gone()) };
+    let session = (!state.visits.contains_key(session)).then(|| session.to_owned());
     let from = match cursor {
         None => 0,
-        Some(cursor) => match session.cursors.get(cursor) {
-            Some(known) if known.method == method => known.from,
+        Some(cursor) => match state.cursors.cursors.get(cursor) {
+            Some(known) if known.method == method && known.session == session => known.from,
             _ => return Err(RpcError::new(-32602, "Invalid cursor")),
         },
     };
@@ -53,11 +67,10 @@ fn page(
     let shown = rest.get(..size).unwrap_or(rest);
     let mut next = String::new();
     if shown.len() < rest.len() {
-        // Counted over all sessions, so that a cursor of one is never by chance good in another.
-        let cursor = format!("page-{number}");
+        let cursor = format!("{:016x}", random());
         next = format!(r#","nextCursor":"{cursor}""#);
-        session.cursors.insert(cursor, Cursor { method: method.to_owned(), from: from + size });
-        state.n_cursors += 1;
+        let from = from + size;
+        state.cursors.cursors.insert(cursor, Cursor { session, method: method.to_owned(), from });
     }
     Ok(format!(r#"{{"{key}":[{}]{next}}}"#, shown.join(",")))
 }

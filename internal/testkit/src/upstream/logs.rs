@@ -14,7 +14,11 @@ pub(super) fn severity(level: &str) -> Option<usize> {
 impl Session {
     /// Whether the client wants messages of this level. Before any `setLevel` the server decides, and this one sends everything.
     pub(super) fn wants(&self, level: &str) -> bool {
-        self.log_level.as_ref().is_none_or(|least| severity(level) >= severity(least))
+        match &self.kept.log_level {
+            Some(least) => severity(level) >= severity(least),
+            // A request of the session-less revision gets only what it asks for.
+            None => self.visit.is_none(),
+        }
     }
 }
 
@@ -34,7 +38,7 @@ pub(super) fn log(
     stream: u64,
     (level, text, times): (&str, &str, u32),
 ) -> u32 {
-    if !state.sessions.get(session).is_some_and(|session| session.wants(level)) {
+    if !state.find(session).is_some_and(|session| session.wants(level)) {
         return 0;
     }
     for n in 1..=times {

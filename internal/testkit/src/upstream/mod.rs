@@ -1,4 +1,5 @@
-//! A scripted MCP upstream: an honest streamable-HTTP server of the session-bearing revisions, with every fault on a switch.
+//! A scripted MCP upstream: an honest streamable-HTTP server of the session-bearing revisions, and of the session-less one if asked, with
+//! every fault on a switch.
 //!
 //! It runs on its own thread and its own runtime, so that a test is ordinary blocking code and its death is the test's decision. It keeps
 //! the port for its whole life (a bound socket that never listens), so that "refused" and "restarted on the same port" are exact and no
@@ -6,12 +7,18 @@
 
 mod access;
 mod asks;
+mod clock;
+mod engine;
+mod era;
 mod events;
 mod faults;
+mod input;
 mod journal;
+mod listen;
 mod lists;
 mod logs;
 mod options;
+mod persist;
 mod rpc;
 mod script;
 mod server;
@@ -31,9 +38,12 @@ use tokio::net::TcpSocket;
 use tokio::sync::watch;
 
 pub use asks::AskAnswer;
+pub use engine::Executed;
 pub use faults::{Fault, LostAs, Matching};
 pub use journal::{Entry, Violation, read_file};
-pub use script::{AskIds, DeleteSupport, GetSupport, Replies, Script, SecondInitialize, SessionIds};
+pub use script::{
+    AskIds, DeleteSupport, Engine, Era, ExecIds, GetSupport, Replies, Script, SecondInitialize, SessionIds,
+};
 pub use views::SessionView;
 
 use journal::Journal;
@@ -91,7 +101,13 @@ impl Upstream {
     /// The MCP endpoint.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("http://{}/mcp", self.address)
+        self.shared.read(|state| self.url_of(state.script.resources.first().map_or("/mcp", String::as_str)))
+    }
+
+    /// The endpoint of one of several paths, see [`Script::resources`].
+    #[must_use]
+    pub fn url_of(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
     }
 
     fn run(&self) {
@@ -128,6 +144,7 @@ impl Upstream {
                     log.done |= *number != GET_STREAM;
                 }
             }
+            state.visits.clear();
             state.at_gate.clear();
         });
     }
@@ -138,10 +155,12 @@ impl Upstream {
         self.run();
     }
 
-    /// Starts again on the same port without any session. Side-effect counts, gates and the journal stay.
+    /// Starts again on the same port without any session or pause, and counts executions from 1 again. Side-effect counts, gates and the
+    /// journal stay.
     pub fn restart_without_state(&self) {
         self.stop();
         self.forget_sessions();
+        self.forget_pauses();
         self.run();
     }
 
@@ -159,12 +178,12 @@ impl Upstream {
 
     /// Forgets every session; their open streams end.
     pub fn forget_sessions(&self) {
-        self.shared.update(|state| state.sessions.clear());
+        self.shared.update(|state| state.end_sessions());
     }
 
     /// Forgets one session.
     pub fn forget_session(&self, id: &str) {
-        self.shared.update(|state| state.sessions.remove(id));
+        self.shared.update(|state| state.end_session(id));
     }
 
     /// A fault for the next `times` requests of any kind.
@@ -243,7 +262,12 @@ impl Upstream {
     /// Ends every open event stream in order, before its answer if need be; the calls go on (2025-11-25, server-initiated disconnect).
     pub fn end_streams(&self) {
         self.shared.update(|state| {
-            for log in state.sessions.values_mut().flat_map(|session| session.streams.values_mut()) {
+            for log in state
+                .sessions
+                .values_mut()
+                .chain(state.visits.values_mut())
+                .flat_map(|session| session.streams.values_mut())
+            {
                 log.viewer = None;
             }
         });
@@ -260,7 +284,8 @@ impl Upstream {
         let message = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{text}}}}}"#
         );
-        self.shared.update(|state| state.broadcast(&message, |session| session.subscriptions.contains(uri)));
+        self.shared
+            .update(|state| state.broadcast(&message, |session| session.kept.subscriptions.contains(uri)));
     }
 
     // ---- what it saw ----

@@ -1,6 +1,7 @@
 //! The JSON-RPC side: messages as they came, methods, and answers into the session's streams.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -57,6 +58,14 @@ pub(super) struct Params<'a> {
     pub(super) request_id: Option<&'a RawValue>,
     #[serde(borrow, rename = "_meta")]
     pub(super) meta: Option<Meta<'a>>,
+    /// What a client brings along when it sends a call again that needed input (2026-07-28).
+    #[serde(borrow, rename = "inputResponses")]
+    pub(super) input_responses: Option<BTreeMap<Cow<'a, str>, &'a RawValue>>,
+    #[serde(borrow, rename = "requestState")]
+    pub(super) request_state: Option<Cow<'a, str>>,
+    /// Which changes a `subscriptions/listen` is for.
+    #[serde(borrow)]
+    pub(super) notifications: Option<&'a RawValue>,
 }
 
 /// The part of `_meta` that the fixture looks at.
@@ -64,6 +73,12 @@ pub(super) struct Params<'a> {
 pub(super) struct Meta<'a> {
     #[serde(borrow, rename = "progressToken")]
     pub(super) progress_token: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
+    pub(super) protocol_version: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/clientCapabilities")]
+    pub(super) client_capabilities: Option<&'a RawValue>,
+    #[serde(borrow, rename = "io.modelcontextprotocol/logLevel")]
+    pub(super) log_level: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
@@ -153,15 +168,20 @@ pub(super) struct Site {
 impl Site {
     /// Whether the client cancelled this request, or its session is gone.
     pub(super) fn is_cancelled(&self, state: &State) -> bool {
-        state.sessions.get(&self.session).is_none_or(|session| session.running.get(&self.id) == Some(&true))
+        state.find(&self.session).is_none_or(|session| session.running.get(&self.id) == Some(&true))
     }
 
     /// Puts the answer into the stream and ends it. A cancelled request has none (cancellation: "SHOULD NOT send a response").
     pub(super) fn finish(&self, shared: &Shared, outcome: Outcome) {
         shared.update(|state| {
             if !self.is_cancelled(state) {
+                let outcome = match state.find(&self.session).and_then(|session| session.visit.as_ref()) {
+                    Some(visit) => outcome.map(|result| visit.complete(&result)),
+                    None => outcome,
+                };
                 state.push(&self.session, self.stream, answer(&self.id, outcome));
             }
+            state.touch(&self.session);
             let Some(session) = state.session(&self.session) else { return };
             session.running.remove(&self.id);
             if let Some(log) = session.streams.get_mut(&self.stream) {
@@ -171,7 +191,7 @@ impl Site {
     }
 }
 
-fn answer(id: &str, outcome: Outcome) -> String {
+pub(super) fn answer(id: &str, outcome: Outcome) -> String {
     match outcome {
         Ok(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
         Err(error) => format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{}}}"#, error.to_json()),
@@ -235,7 +255,10 @@ async fn initialize(shared: &Arc<Shared>, received: &Received, id: &str) -> Repl
         let newest = state.script.versions.last().cloned().unwrap_or_default();
         let version = if state.script.versions.contains(&offered) { offered } else { newest };
         let session = match &received.entry.session {
-            None => state.mint(&version),
+            None if state.script.single_session && !state.sessions.is_empty() => {
+                return Err(Canned::rpc(400, -32600, "Invalid Request: Server already initialized"));
+            }
+            None => state.mint(&version, received.path()),
             Some(old) if !state.sessions.contains_key(old) => return Err(state.script.lost.answer()),
             Some(_) if state.script.second_initialize == SecondInitialize::Rejected => {
                 return Err(Canned::rpc(400, -32600, "Invalid Request: Server already initialized"));
@@ -243,8 +266,8 @@ async fn initialize(shared: &Arc<Shared>, received: &Received, id: &str) -> Repl
             Some(old) => old.clone(),
         };
         if let Some(session) = state.session(&session) {
-            session.initialize_params = received.message.params.clone().unwrap_or_default();
-            session.owner.clone_from(&received.entry.auth);
+            session.kept.initialize_params = received.message.params.clone().unwrap_or_default();
+            session.kept.owner.clone_from(&received.entry.auth);
         }
         let result = initialize_result(&state.script, &version);
         let sessionless = state.script.session_ids == SessionIds::None;
@@ -277,7 +300,7 @@ fn initialize_result(script: &Script, version: &str) -> String {
 /// Who the upstream says it is.
 pub(super) const SERVER_INFO: &str = r#"{"name":"scripted","version":"1.0"}"#;
 
-fn capabilities(script: &Script) -> String {
+pub(super) fn capabilities(script: &Script) -> String {
     let changed = if script.list_changed { r#""listChanged":true"# } else { "" };
     let comma = if script.list_changed { "," } else { "" };
     let tasks = if script.tasks {
@@ -306,27 +329,32 @@ async fn request(shared: &Arc<Shared>, received: &Received, method: &str, id: &s
         Ok(site) => site,
         Err(refusal) => return canned(refusal),
     };
+    run(shared, received, method, &site);
+    deliver(shared, received, &site).await
+}
+
+/// Starts the work on a request; its answer goes into its stream.
+pub(super) fn run(shared: &Arc<Shared>, received: &Received, method: &str, site: &Site) {
     if method == "tools/call" {
         let task = tools::call(Arc::clone(shared), site.clone(), received.message.clone());
         // Not joined: a call outlives the connection that brought it, and ends with the upstream's runtime.
         tokio::spawn(task);
     } else {
         let params = received.message.params();
-        let outcome = shared.update(|state| quick(state, &site, method, &params));
+        let outcome = shared.update(|state| quick(state, site, method, &params));
         site.finish(shared, outcome);
     }
-    deliver(shared, received, &site).await
 }
 
 /// Answers by JSON once all is there, or by a stream at once.
-async fn deliver(shared: &Arc<Shared>, received: &Received, site: &Site) -> Reply {
+pub(super) async fn deliver(shared: &Arc<Shared>, received: &Received, site: &Site) -> Reply {
     if shared.read(|state| state.script.replies) != Replies::Json {
         let view = shared.update(|state| answer_view(state, &site.session, site.stream, received));
         return event_stream(shared, view);
     }
     let last = shared
         .when(|state| {
-            let log = state.sessions.get(&site.session).and_then(|session| session.streams.get(&site.stream));
+            let log = state.find(&site.session).and_then(|session| session.streams.get(&site.stream));
             log.is_none_or(|log| log.done).then(|| log.and_then(|log| log.messages.last().cloned()))
         })
         .await;
@@ -351,15 +379,15 @@ fn quick(state: &mut State, site: &Site, method: &str, params: &Params<'_>) -> O
             let uri = serde_json::Value::from(uri);
             Ok(format!(
                 r#"{{"contents":[{{"uri":{uri},"mimeType":"text/plain","text":"counter {}"}}]}}"#,
-                session.counter
+                session.kept.counter
             ))
         }
         "resources/subscribe" => {
-            session.subscriptions.insert(uri);
+            session.kept.subscriptions.insert(uri);
             Ok("{}".to_owned())
         }
         "resources/unsubscribe" => {
-            session.subscriptions.remove(&uri);
+            session.kept.subscriptions.remove(&uri);
             Ok("{}".to_owned())
         }
         "prompts/get" => {
@@ -369,7 +397,7 @@ fn quick(state: &mut State, site: &Site, method: &str, params: &Params<'_>) -> O
         "logging/setLevel" => {
             let level = params.level.as_deref().filter(|level| severity(level).is_some());
             let level = level.ok_or_else(|| RpcError::new(-32602, "Invalid params: no such level"))?;
-            session.log_level = Some(level.to_owned());
+            session.kept.log_level = Some(level.to_owned());
             Ok("{}".to_owned())
         }
         _ => Err(RpcError::new(-32601, &format!("Method not found: {method}"))),
@@ -382,7 +410,7 @@ fn notification(shared: &Shared, received: &Received, method: &str) -> Reply {
         let params = received.message.params();
         let Some(session) = state.session(&session_id) else { return Err(Canned::empty(500)) };
         match method {
-            "notifications/initialized" => session.initialized = true,
+            "notifications/initialized" => session.kept.initialized = true,
             "notifications/cancelled" => {
                 let cancelled = params.request_id.and_then(|id| session.running.get_mut(id.get()));
                 if let Some(cancelled) = cancelled {

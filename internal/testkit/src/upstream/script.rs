@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::faults::LostAs;
 
@@ -96,7 +97,38 @@ pub enum SecondInitialize {
     Accepted,
 }
 
-/// How the upstream behaves. All of it can be changed at run time by [`Upstream::change`], except the journal file.
+/// Who shares an engine of pauses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// Each session has its own; a pause is unknown on another session.
+    PerSession,
+    /// All sessions have one.
+    Shared,
+}
+
+/// How ids of paused executions are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ExecIds {
+    /// `exec_` and a random UUID.
+    #[default]
+    Uuid,
+    /// `exec_1`, `exec_2` … in each engine, from 1 again after a restart: a stale id may name something else.
+    Counter,
+}
+
+/// Which revisions the upstream speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Era {
+    /// Those with sessions, see [`Script::versions`].
+    #[default]
+    Legacy,
+    /// 2026-07-28: no sessions, no handshake.
+    Modern,
+    /// Both, decided for each request (2026-07-28, "Dual-era servers").
+    Dual,
+}
+
+/// How the upstream behaves. All of it can be changed at run time by [`Upstream::change`], except the two files.
 #[derive(Debug, Clone)]
 pub struct Script {
     /// How answers go out.
@@ -133,6 +165,24 @@ pub struct Script {
     pub tools_extra: Vec<String>,
     /// Ids of requests to the client.
     pub ask_ids: AskIds,
+    /// Whether there are the tools `execute` and `resume`, and who shares what they remember.
+    pub engine: Option<Engine>,
+    /// How often an execution pauses, each time for an action of its own; 0 runs one action at once.
+    pub gates: usize,
+    /// How long a pause can be resumed; absent: for ever, and no deadline is told.
+    pub lease_ms: Option<u64>,
+    /// Ids of paused executions.
+    pub exec_ids: ExecIds,
+    /// Paths of the endpoints. A session is only for the path it was opened on; others get 403, −32003.
+    pub resources: Vec<String>,
+    /// A session that nobody has used for this long is forgotten, see [`Upstream::advance`](super::Upstream::advance).
+    pub idle_ttl: Option<Duration>,
+    /// An `initialize` is refused with 400, −32600 while a session lives.
+    pub single_session: bool,
+    /// Which revisions it speaks.
+    pub era: Era,
+    /// Where sessions are kept over the end of the process; read at start.
+    pub state_file: Option<PathBuf>,
     /// Where to append the journal as JSON lines; made new at start.
     pub journal_file: Option<PathBuf>,
 }
@@ -157,6 +207,15 @@ impl Default for Script {
             tasks: false,
             tools_extra: Vec::new(),
             ask_ids: AskIds::default(),
+            engine: None,
+            gates: 1,
+            lease_ms: None,
+            exec_ids: ExecIds::default(),
+            resources: vec!["/mcp".to_owned()],
+            idle_ttl: None,
+            single_session: false,
+            era: Era::default(),
+            state_file: None,
             journal_file: None,
         }
     }

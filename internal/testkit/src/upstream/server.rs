@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use super::access;
 use super::access::session_of;
+use super::era;
 use super::events::{ChannelBody, EarlyEnd, View, follow, parse_event_id};
 use super::faults::{Canned, Fault};
 use super::journal::{Entry, hash};
@@ -160,6 +161,11 @@ pub(super) struct Received {
 }
 
 impl Received {
+    /// The path without its query.
+    pub(super) fn path(&self) -> &str {
+        self.entry.path.split('?').next().unwrap_or_default()
+    }
+
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
@@ -202,6 +208,9 @@ async fn exchange(
 fn record(shared: &Shared, received: &mut Received) {
     let is_initialize = received.entry.is("initialize");
     let (mut broken, answers) = shared.update(|state| {
+        if era::is_modern(state.script.era, received) {
+            return (Vec::new(), None);
+        }
         let answers = state.asks.answered_by(&received.entry).map(|ask| ask.method.clone());
         (state.check(&received.entry, is_initialize), answers)
     });
@@ -323,8 +332,15 @@ pub(super) fn canned(canned: Canned) -> Reply {
 }
 
 async fn dispatch(shared: &Arc<Shared>, received: &Received) -> Reply {
-    if let Some(refusal) = shared.read(|state| access::refusal(state, received)) {
+    let refusal = shared.update(|state| {
+        state.end_idle_sessions();
+        access::refusal(state, received)
+    });
+    if let Some(refusal) = refusal {
         return canned(refusal);
+    }
+    if era::is_modern(shared.read(|state| state.script.era), received) {
+        return era::serve(shared, received).await;
     }
     match received.verb {
         Method::POST => rpc::post(shared, received).await,
@@ -396,7 +412,7 @@ pub(super) fn event_stream(shared: &Arc<Shared>, view: View) -> Reply {
 pub(super) fn answer_view(state: &mut State, session: &str, stream: u64, received: &Received) -> View {
     state.n_viewers += 1;
     let viewer = state.n_viewers;
-    let event_ids = state.script.replies == Replies::SseWithIds;
+    let event_ids = state.script.replies == Replies::SseWithIds && !state.visits.contains_key(session);
     if let Some(log) = state.session(session).and_then(|session| session.streams.get_mut(&stream)) {
         log.viewer = Some(viewer);
     }
@@ -421,7 +437,7 @@ fn delete(shared: &Shared, received: &Received) -> Reply {
             DeleteSupport::Ok => 200,
             DeleteSupport::NoContent => 204,
         };
-        state.sessions.remove(&session);
+        state.end_session(&session);
         Ok(Canned::empty(status))
     });
     canned(outcome.unwrap_or_else(|refusal| refusal))

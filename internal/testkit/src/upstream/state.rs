@@ -3,15 +3,20 @@
 //! One lock over everything: the upstream is a fixture, and an order of events that is easy to reason about is worth more here than speed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::Script;
 use super::asks::AskBook;
+use super::clock::Clock;
+use super::engine::Engines;
+use super::era::Visit;
 use super::events::StreamLog;
 use super::faults::FaultBook;
 use super::journal::{Entry, Journal, Violation};
-use super::lists::Cursor;
+use super::lists::Cursors;
 use crate::wait::Watched;
 
 /// The stream number of a session's GET stream.
@@ -28,13 +33,18 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(script: Script, journal: Journal) -> Self {
-        let state = State { script, ..State::default() };
+        let mut state = State { script, ..State::default() };
+        state.load().expect("the state file can be read");
         Self { state: Watched::new(state), changes: watch::Sender::new(0), journal }
     }
 
     /// Changes the state and wakes everyone who waits on it.
     pub(super) fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let result = self.state.update(change);
+        let result = self.state.update(|state| {
+            let result = change(state);
+            state.save();
+            result
+        });
         self.changes.send_modify(|n| *n += 1);
         result
     }
@@ -62,7 +72,7 @@ impl Shared {
     /// Waits, in the test's thread, with a deadline.
     pub(super) fn wait<R>(
         &self,
-        within: std::time::Duration,
+        within: Duration,
         mut condition: impl FnMut(&State) -> Option<R>,
     ) -> Option<R> {
         self.state.wait(within, |state| condition(state))
@@ -89,23 +99,77 @@ pub(super) struct State {
     pub(super) n_connections: u64,
     /// Rises with `list_change`, and shows in the tool list.
     pub(super) tool_revision: u64,
-    /// Cursors given out, over all sessions.
-    pub(super) n_cursors: u64,
+    pub(super) cursors: Cursors,
     pub(super) asks: AskBook,
+    pub(super) engines: Engines,
+    pub(super) clock: Clock,
+    /// Requests of the session-less revision in work, each in a session of its own that ends with it.
+    pub(super) visits: BTreeMap<String, Session>,
+    pub(super) n_visits: u64,
+    /// Calls of the session-less revision that wait for input: state given out, and the arguments it is for.
+    pub(super) input_required: BTreeMap<String, String>,
+    /// Mark of what the state file holds.
+    pub(super) saved: Option<u64>,
 }
 
 impl State {
     /// A session to work on.
     pub(super) fn session(&mut self, id: &str) -> Option<&mut Session> {
-        self.sessions.get_mut(id)
+        self.sessions.get_mut(id).or_else(|| self.visits.get_mut(id))
     }
 
-    /// Mints a session and gives its id; empty in a session-less script.
-    pub(super) fn mint(&mut self, version: &str) -> String {
+    /// A session to look at.
+    pub(super) fn find(&self, id: &str) -> Option<&Session> {
+        self.sessions.get(id).or_else(|| self.visits.get(id))
+    }
+
+    /// Mints a session for a path and gives its id; empty in a session-less script.
+    pub(super) fn mint(&mut self, version: &str, path: &str) -> String {
         self.n_sessions += 1;
         let id = self.script.session_ids.mint(self.n_sessions);
-        self.sessions.insert(id.clone(), Session::new(version));
+        self.end_session(&id);
+        let kept = Kept { version: version.to_owned(), path: path.to_owned(), ..Kept::default() };
+        self.restore(id.clone(), kept);
         id
+    }
+
+    /// Puts a session in place.
+    pub(super) fn restore(&mut self, id: String, kept: Kept) {
+        self.sessions.insert(id, Session { last_used: self.clock.now(), ..Session::new(kept) });
+    }
+
+    /// Ends one session with all that is only in it.
+    pub(super) fn end_session(&mut self, id: &str) {
+        self.sessions.remove(id);
+        self.engines.drop_session(id);
+        self.cursors.drop_session(id);
+    }
+
+    /// Ends all sessions.
+    pub(super) fn end_sessions(&mut self) {
+        self.sessions.clear();
+        self.engines.drop_sessions();
+        self.cursors = Cursors::default();
+    }
+
+    /// Ends the sessions that nobody has used for too long. A running call or a read GET stream is use.
+    pub(super) fn end_idle_sessions(&mut self) {
+        let Some(limit) = self.script.idle_ttl else { return };
+        let now = self.clock.now();
+        let idle = |session: &Session| !session.in_use() && now.saturating_sub(session.last_used) >= limit;
+        let idle: Vec<_> =
+            self.sessions.iter().filter(|(_, session)| idle(session)).map(|(id, _)| id.clone()).collect();
+        for id in idle {
+            self.end_session(&id);
+        }
+    }
+
+    /// Notes that a session is in use now.
+    pub(super) fn touch(&mut self, id: &str) {
+        let now = self.clock.now();
+        if let Some(session) = self.session(id) {
+            session.last_used = now;
+        }
     }
 
     /// Appends a message to a stream; lost if the session is gone, as on a real server.
@@ -125,6 +189,7 @@ impl State {
                 log.messages.push(message.to_owned());
             }
         }
+        super::listen::broadcast(self, message);
     }
 
     /// The rules that a request breaks; remembers its id.
@@ -138,7 +203,8 @@ impl State {
             Some(id) => id.clone(),
             None if sessionless => String::new(),
             None => {
-                if !is_initialize {
+                // A client may find out which revision it meets (2026-07-28, "Era detection").
+                if !is_initialize && !entry.is("server/discover") {
                     broken.push(Violation::NoSession);
                 }
                 return broken;
@@ -153,32 +219,49 @@ impl State {
     }
 }
 
-/// One session of the upstream.
-#[derive(Debug, Default)]
-pub(super) struct Session {
+/// What of a session outlives the process if there is a state file.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Kept {
     pub(super) version: String,
+    /// Path it was opened on.
+    pub(super) path: String,
     /// `notifications/initialized` was answered.
     pub(super) initialized: bool,
     pub(super) counter: u64,
-    pub(super) streams: BTreeMap<u64, StreamLog>,
+    /// Event ids have to stay unique over a restart.
     pub(super) n_streams: u64,
     pub(super) subscriptions: BTreeSet<String>,
     pub(super) log_level: Option<String>,
-    seen_ids: BTreeSet<String>,
-    /// Requests in work: raw id to cancelled.
-    pub(super) running: BTreeMap<String, bool>,
+    /// A repeated id is one in the session's whole life.
+    pub(super) seen_ids: BTreeSet<String>,
     /// Raw `params` of the last `initialize`.
     pub(super) initialize_params: String,
     /// Hash of the credential that opened it.
     pub(super) owner: Option<String>,
-    pub(super) cursors: BTreeMap<String, Cursor>,
+}
+
+/// One session of the upstream.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    pub(super) kept: Kept,
+    pub(super) streams: BTreeMap<u64, StreamLog>,
+    /// Requests in work: raw id to cancelled.
+    pub(super) running: BTreeMap<String, bool>,
+    /// When something last came or went, on the upstream's clock.
+    pub(super) last_used: Duration,
+    /// Set for a request of the session-less revision.
+    pub(super) visit: Option<Visit>,
 }
 
 impl Session {
-    fn new(version: &str) -> Self {
-        let mut session = Self { version: version.to_owned(), ..Self::default() };
+    pub(super) fn new(kept: Kept) -> Self {
+        let mut session = Self { kept, ..Self::default() };
         session.streams.insert(GET_STREAM, StreamLog::default());
         session
+    }
+
+    fn in_use(&self) -> bool {
+        !self.running.is_empty() || self.streams.values().any(|log| log.viewer.is_some())
     }
 
     /// The log of the GET stream.
@@ -188,25 +271,25 @@ impl Session {
 
     /// A new stream for the answer of a POST.
     pub(super) fn open_stream(&mut self) -> u64 {
-        self.n_streams += 1;
-        self.streams.insert(self.n_streams, StreamLog::default());
-        self.n_streams
+        self.kept.n_streams += 1;
+        self.streams.insert(self.kept.n_streams, StreamLog::default());
+        self.kept.n_streams
     }
 
     fn check(&mut self, entry: &Entry) -> Vec<Violation> {
         let mut broken = Vec::new();
         let is_request = entry.rpc_method.is_some() && entry.id.is_some();
         if let (true, Some(id)) = (is_request, &entry.id)
-            && !self.seen_ids.insert(id.clone())
+            && !self.kept.seen_ids.insert(id.clone())
         {
             broken.push(Violation::RepeatedId);
         }
-        if is_request && !self.initialized && !entry.is("ping") {
+        if is_request && !self.kept.initialized && !entry.is("ping") {
             broken.push(Violation::BeforeInitialized);
         }
         // The header exists from 2025-06-18 on; the revisions sort as text.
-        if self.version.as_str() >= "2025-06-18"
-            && entry.protocol_version.as_deref() != Some(self.version.as_str())
+        if self.kept.version.as_str() >= "2025-06-18"
+            && entry.protocol_version.as_deref() != Some(self.kept.version.as_str())
         {
             broken.push(Violation::ProtocolVersionHeader);
         }

@@ -3,6 +3,9 @@
 use std::io::ErrorKind;
 
 mod asks;
+mod engine;
+mod era;
+mod kinds;
 mod lists;
 mod options;
 mod witness;

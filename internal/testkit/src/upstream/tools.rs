@@ -13,6 +13,8 @@
 //! | `rpc_error` | `code`, `message`, `data` | errors pass unchanged |
 //! | `list_change` | | `list_changed` on the GET stream, and a changed list |
 //! | `log` | `level`, `text`, `times` | log notifications on the call's stream, filtered by level |
+//! | `execute` | `code` | pauses for approval; only with an engine |
+//! | `resume` | `executionId`, `action`, `content` | goes on, on the engine that paused; only with an engine |
 //! | `ask`, `ask_on_get` | `method`, `params`, `mode`, `force`, `then`, `gate` | requests from server to client |
 
 use std::borrow::Cow;
@@ -24,7 +26,7 @@ use serde_json::value::RawValue;
 
 use super::rpc::{Message, Outcome, RpcError, Site, at_gate};
 use super::state::{Shared, State};
-use super::{asks, logs};
+use super::{asks, engine, input, logs};
 
 /// `notifications/tools/list_changed` as it goes out.
 pub(super) const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
@@ -73,6 +75,10 @@ pub(super) fn list(state: &State) -> Vec<String> {
     for name in ["gate", "big", "fail", "rpc_error", "list_change", "log", "ask", "ask_on_get"] {
         add(name, "");
     }
+    if state.script.engine.is_some() {
+        add("execute", "");
+        add("resume", "");
+    }
     if state.tool_revision % 2 == 1 {
         add("extra", "");
     }
@@ -120,12 +126,17 @@ async fn run(shared: &Shared, site: &Site, message: &Message) -> Outcome {
         }
         "rpc_error" => Err(rpc_error(&arguments)),
         "log" => log(shared, site, &arguments),
+        "ask" | "ask_on_get" if shared.read(|state| state.visits.contains_key(&site.session)) => {
+            shared.update(|state| input::ask(state, &params, raw))
+        }
         "ask" => asks::tool(shared, site, raw, false).await,
         "ask_on_get" => asks::tool(shared, site, raw, true).await,
         name if shared.read(|state| state.script.tools_extra.iter().any(|extra| extra == name)) => {
             Ok(structured("{}"))
         }
-        name => Err(RpcError::new(-32602, &format!("Unknown tool: {name}"))),
+        name => shared
+            .update(|state| engine::call(state, &site.session, name, raw))
+            .unwrap_or_else(|| Err(RpcError::new(-32602, &format!("Unknown tool: {name}")))),
     }
 }
 
@@ -137,8 +148,8 @@ pub(super) fn structured(raw: &str) -> String {
 fn counter(shared: &Shared, site: &Site) -> Outcome {
     let count = shared.update(|state| {
         let session = state.session(&site.session)?;
-        session.counter += 1;
-        Some(session.counter)
+        session.kept.counter += 1;
+        Some(session.kept.counter)
     });
     count.map(|count| structured(&format!(r#"{{"count":{count}}}"#))).ok_or_else(RpcError::gone)
 }

@@ -8,6 +8,8 @@ use super::{Upstream, asks};
 pub struct SessionView {
     /// Its id.
     pub id: String,
+    /// Path it was opened on.
+    pub path: String,
     /// Negotiated revision.
     pub version: String,
     /// `notifications/initialized` was answered.
@@ -36,19 +38,28 @@ impl SessionView {
     fn of(id: &str, session: &Session) -> Self {
         Self {
             id: id.to_owned(),
-            version: session.version.clone(),
-            initialized: session.initialized,
-            counter: session.counter,
-            subscriptions: session.subscriptions.iter().cloned().collect(),
-            log_level: session.log_level.clone(),
+            path: session.kept.path.clone(),
+            version: session.kept.version.clone(),
+            initialized: session.kept.initialized,
+            counter: session.kept.counter,
+            subscriptions: session.kept.subscriptions.iter().cloned().collect(),
+            log_level: session.kept.log_level.clone(),
             get_open: session.streams.get(&GET_STREAM).is_some_and(|log| log.viewer.is_some()),
             running: session.running.len(),
-            initialize_params: session.initialize_params.clone(),
+            initialize_params: session.kept.initialize_params.clone(),
         }
     }
 }
 
 impl Upstream {
+    /// Moves the upstream's clock forward: leases and idle limits run out as if the time had passed.
+    pub fn advance(&self, by: std::time::Duration) {
+        self.shared.update(|state| {
+            state.clock.advance(by);
+            state.end_idle_sessions();
+        });
+    }
+
     /// The live sessions.
     #[must_use]
     pub fn sessions(&self) -> Vec<SessionView> {

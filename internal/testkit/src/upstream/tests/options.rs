@@ -48,10 +48,41 @@ fn options_reach_the_script() {
 }
 
 #[test]
+fn options_choose_the_kind_of_server() {
+    let set = script(&[
+        ("--sse", "off"),
+        ("--ids", "uuid"),
+        ("--engine", "per-session"),
+        ("--gates", "2"),
+        ("--lease-ms", "50"),
+        ("--exec-ids", "counter"),
+        ("--resource", "/mcp,/mcp/toolkits/x"),
+        ("--state-file", "s"),
+        ("--idle-ttl", "9"),
+        ("--single-session", ""),
+        ("--era", "dual"),
+        ("--assert-unique-ids", ""),
+    ]);
+    assert_eq!((set.replies, set.session_ids, set.era), (Replies::Json, SessionIds::Random, Era::Dual));
+    assert_eq!((set.engine, set.gates, set.lease_ms), (Some(Engine::PerSession), 2, Some(50)));
+    assert_eq!((set.exec_ids, set.single_session), (ExecIds::Counter, true));
+    assert_eq!(set.resources, ["/mcp", "/mcp/toolkits/x"]);
+    assert_eq!((set.state_file, set.idle_ttl), (Some("s".into()), Some(Duration::from_millis(9))));
+    let set = script(&[("--sse", "on"), ("--engine", "shared"), ("--exec-ids", "uuid"), ("--era", "modern")]);
+    assert_eq!((set.replies, set.engine, set.era), (Replies::SseWithIds, Some(Engine::Shared), Era::Modern));
+}
+
+#[test]
 fn what_is_no_option_is_refused() {
-    for (option, value) in
-        [("--replies", "xml"), ("--lost", "?"), ("--page-size", "x"), ("--auth", ""), ("--x", "")]
-    {
+    for (option, value) in [
+        ("--replies", "xml"),
+        ("--resource", "mcp"),
+        ("--era", "old"),
+        ("--lost", "?"),
+        ("--page-size", "x"),
+        ("--auth", ""),
+        ("--x", ""),
+    ] {
         assert!(Script::default().set(option, value).is_none(), "{option} {value}");
     }
 }
