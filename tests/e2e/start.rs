@@ -2,6 +2,7 @@
 
 mod credentials;
 mod ends;
+mod socket;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;

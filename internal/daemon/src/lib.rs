@@ -3,6 +3,7 @@
 //! Nothing here decides anything about MCP. Reader tasks parse and hand facts to the reactor, the reactor asks the
 //! core, and the core's orders are carried out in their order. Protocol state lives in the core only.
 
+mod accept;
 mod body;
 mod control;
 mod credentials;

@@ -9,18 +9,18 @@ use evermux_core::Hub;
 use evermux_core::input::{Input, Ticket};
 use evermux_core::seal::Sealer;
 use evermux_store::{CallJournal, DaemonLock, Key, LockError, Persist, StateDir};
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::task::TaskTracker;
 
+use crate::accept::{Door, accept};
 use crate::downstream::Face;
 use crate::error::RunError;
 use crate::inbox::{Ask, Inbox, Told};
 use crate::keeper::Keeper;
+use crate::log;
 use crate::reactor::{Parts, Phase, Reactor, policies};
-use crate::{log, socket};
+use crate::socket::Socket;
 
 /// How long connections may take to finish once the last call has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -112,19 +112,22 @@ async fn serve(
     let (inbox, tracker) = (parts.inbox.clone(), parts.tracker.clone());
     keeper.resolve_what_is_at_hand().await;
     let path = options.paths.socket();
-    let listener = socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?;
+    let socket = Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?;
+    let (lock, look) = (Arc::new(lock), Arc::new(Notify::new()));
+    let door = Door { socket, lock: Arc::clone(&lock), state: state.clone(), look: Arc::clone(&look) };
     let face =
         Arc::new(Face { inbox: inbox.clone(), sealer, keeper, state: state.clone(), streams: 1.into() });
     let reactor = tokio::spawn(Reactor::new(parts).run(rx));
-    let accepting = tokio::spawn(accept(listener, Arc::clone(&face), tracker.clone(), phases.clone()));
+    let accepting = tokio::spawn(accept(door, Arc::clone(&face), tracker.clone(), phases.clone()));
     if options.detached {
         say(&serde_json::json!({"ready": true}));
     }
     tracing::info!(pid = std::process::id(), version = env!("CARGO_PKG_VERSION"), "serving");
-    obey_signals(&face, &mut phases, drain_timeout).await?;
+    obey_signals(&face, &look, &mut phases, drain_timeout).await?;
     tracing::info!("drained");
-    drop(socket::remove_if_there(&path));
     accepting.abort();
+    // The socket goes with it, first its file.
+    drop(accepting.await);
     tracker.close();
     drop(tokio::time::timeout(FAREWELL, tracker.wait()).await);
     reactor.abort();
@@ -192,55 +195,10 @@ fn load(
     Ok(Parts { hub, generation, config, sealer, journal, persist, inbox, tracker, phase })
 }
 
-async fn accept(
-    listener: UnixListener,
-    face: Arc<Face>,
-    tracker: TaskTracker,
-    phases: watch::Receiver<Phase>,
-) {
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of descriptors, most likely: the next accept fails at once too.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        if !socket::is_ours(&stream) {
-            tracing::warn!("refused a connection of another user");
-            continue;
-        }
-        tracker.spawn(converse(stream, Arc::clone(&face), phases.clone()));
-    }
-}
-
-async fn converse(stream: tokio::net::UnixStream, face: Arc<Face>, mut phases: watch::Receiver<Phase>) {
-    let service = hyper::service::service_fn(move |request| Arc::clone(&face).serve(request));
-    let connection =
-        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let over = async { drop(phases.wait_for(|phase| *phase == Phase::Drained).await) };
-    let ended = tokio::select! {
-        ended = connection.as_mut() => Some(ended),
-        () = over => None,
-    };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection broke");
-    }
-}
-
 /// Waits for the signal or request to stop, and then for the last call.
 async fn obey_signals(
     face: &Face,
+    look: &Notify,
     phases: &mut watch::Receiver<Phase>,
     drain_timeout: Duration,
 ) -> Result<(), RunError> {
@@ -253,6 +211,7 @@ async fn obey_signals(
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             _ = hang_up.recv() => {
+                look.notify_one();
                 if let Err(error) = face.keeper.reload(&face.inbox).await {
                     tracing::error!(error = chain(&error), "the config was not reloaded; the old one stays");
                 }

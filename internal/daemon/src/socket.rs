@@ -1,21 +1,80 @@
-//! The owner-only socket: made beside its name and renamed into place, so that no connect ever meets a gap.
+//! The owner-only socket: made beside its name and renamed into place, so that no connect ever meets a gap; and made
+//! again if somebody removes its file, because nobody finds a listener without a name.
 
 use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
 
-/// Listens at `path`, in place of whatever socket a former process left there. Call it under the daemon lock.
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
-    let name = format!(".{}.sock", std::process::id());
-    let beside = path.with_file_name(name);
-    remove_if_there(&beside)?;
-    let listener = UnixListener::bind(&beside)?;
-    std::fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
-    std::fs::rename(&beside, path)?;
-    Ok(listener)
+/// A listener, and which file of the socket's name is its own.
+pub(crate) struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+    /// Device and inode. Nothing else can have it: the listener keeps its file alive.
+    file: (u64, u64),
+}
+
+/// What became of a socket's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is where it was made.
+    Ours,
+    /// Another process listens under its name.
+    Taken,
+    /// It is gone, or what is there leads nowhere.
+    Lost,
+}
+
+impl Socket {
+    /// Listens at `path`, in place of whatever socket a former process left there. Call it under the daemon lock.
+    pub(crate) fn listen(path: &Path) -> io::Result<Self> {
+        let name = format!(".{}.sock", std::process::id());
+        let beside = path.with_file_name(name);
+        remove_if_there(&beside)?;
+        let listener = UnixListener::bind(&beside)?;
+        std::fs::set_permissions(&beside, Permissions::from_mode(0o600))?;
+        let file = file_at(&beside)?;
+        std::fs::rename(&beside, path)?;
+        Ok(Self { path: path.to_owned(), listener, file })
+    }
+
+    /// The next connection. Loses none when dropped while it waits.
+    pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().await.map(|(stream, _)| stream)
+    }
+
+    /// Looks at the name. Two daemons of one runtime directory must not take it from each other for ever, so who
+    /// listens there keeps it.
+    pub(crate) async fn place(&self) -> Place {
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            return Place::Ours;
+        }
+        if UnixStream::connect(&self.path).await.is_ok() { Place::Taken } else { Place::Lost }
+    }
+
+    /// Makes the socket anew under its name, in a directory that may be gone too. Call it under the daemon lock.
+    pub(crate) fn listen_again(&mut self) -> io::Result<()> {
+        if let Some(directory) = self.path.parent() {
+            evermux_store::ensure_private_dir(directory).map_err(io::Error::other)?;
+        }
+        *self = Self::listen(&self.path)?;
+        Ok(())
+    }
+}
+
+impl Drop for Socket {
+    /// Leaves no name behind that leads nowhere, and takes none away from another.
+    fn drop(&mut self) {
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            drop(remove_if_there(&self.path));
+        }
+    }
+}
+
+fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
 
 /// Whether the other end is a process of the same user. The directory's mode says so too; this is the second lock.
@@ -23,7 +82,7 @@ pub(crate) fn is_ours(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == nix::unistd::geteuid().as_raw())
 }
 
-pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+fn remove_if_there(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

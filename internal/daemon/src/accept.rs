@@ -1,0 +1,109 @@
+//! Takes connections, one task each, and sees to it that there is a door to come in by: a socket whose file was removed
+//! is made anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evermux_store::{DaemonLock, StateDir};
+use hyper_util::rt::TokioIo;
+use tokio::sync::{Notify, watch};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::task::TaskTracker;
+
+use crate::downstream::Face;
+use crate::reactor::Phase;
+use crate::socket::{self, Place, Socket};
+
+/// How often the socket's file is looked at: an idle daemon is to wake up no more often.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// The socket and what it takes to make it anew.
+pub(crate) struct Door {
+    pub(crate) socket: Socket,
+    pub(crate) lock: Arc<DaemonLock>,
+    pub(crate) state: StateDir,
+    /// Look at once.
+    pub(crate) look: Arc<Notify>,
+}
+
+impl Door {
+    /// Listens again if nobody can find the socket any more.
+    async fn see_to(&mut self) {
+        match self.socket.place().await {
+            Place::Ours => return,
+            Place::Taken => {
+                return tracing::warn!("another process listens on this daemon's socket; it is left to it");
+            }
+            Place::Lost => {}
+        }
+        // Who lost the lock has a successor, and the name is that one's.
+        if !self.lock.is_in_place(&self.state) {
+            return tracing::warn!("the state directory is another one; the socket is not made anew");
+        }
+        match self.socket.listen_again() {
+            Ok(()) => tracing::warn!("the socket's file was gone; it was made anew"),
+            Err(error) => tracing::error!(%error, "the socket's file is gone and cannot be made anew"),
+        }
+    }
+}
+
+/// Takes connections until it is aborted.
+pub(crate) async fn accept(
+    mut door: Door,
+    face: Arc<Face>,
+    tracker: TaskTracker,
+    phases: watch::Receiver<Phase>,
+) {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let look = Arc::clone(&door.look);
+    loop {
+        let accepted = tokio::select! {
+            accepted = door.socket.accept() => accepted,
+            _ = looks.tick() => {
+                door.see_to().await;
+                continue;
+            }
+            () = look.notified() => {
+                door.see_to().await;
+                continue;
+            }
+        };
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: the next accept fails at once too.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        if !socket::is_ours(&stream) {
+            tracing::warn!("refused a connection of another user");
+            continue;
+        }
+        tracker.spawn(converse(stream, Arc::clone(&face), phases.clone()));
+    }
+}
+
+async fn converse(stream: tokio::net::UnixStream, face: Arc<Face>, mut phases: watch::Receiver<Phase>) {
+    let service = hyper::service::service_fn(move |request| Arc::clone(&face).serve(request));
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let over = async { drop(phases.wait_for(|phase| *phase == Phase::Drained).await) };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = over => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection broke");
+    }
+}
