@@ -21,7 +21,7 @@ pub use compose::{error, notification, request, result};
 pub use fault::{Fault, ParseError};
 pub use id::Id;
 pub use line::{LineDecoder, LineTooLong, to_line, write_line};
-pub use message::{Batch, Kind, Message};
+pub use message::{Batch, Kind, Message, request_id_of_start};
 pub use names::{code, method, version};
 pub use segments::Segments;
 pub use splice::Splice;

@@ -4,14 +4,16 @@
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2_iter};
 
-use crate::Segments;
+use crate::{Id, Segments, request_id_of_start};
 
 /// A line was longer than allowed and was thrown away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a line is longer than {limit} bytes")]
 pub struct LineTooLong {
     /// The limit, in bytes without the line end.
     pub limit: usize,
+    /// The id to answer under, if the line was a request that told it within the limit: [`request_id_of_start`].
+    pub request_id: Option<Id>,
 }
 
 /// Splits bytes into lines. Lines of nothing but white space are skipped, `\r\n` counts as `\n`.
@@ -54,8 +56,9 @@ impl LineDecoder {
                 self.scanned = self.buffer.len();
                 return self.over_long_already().then(|| {
                     self.skipping = true;
+                    let too_long = self.too_long(&self.buffer);
                     self.clear();
-                    Err(self.too_long())
+                    Err(too_long)
                 });
             };
             let mut line = self.buffer.split_to(self.scanned + found + 1);
@@ -102,7 +105,7 @@ impl LineDecoder {
             line.truncate(line.len() - 1);
         }
         if line.len() > self.max_line {
-            return Some(Err(self.too_long()));
+            return Some(Err(self.too_long(&line)));
         }
         let blank = line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
         (!blank).then(|| Ok(line.freeze()))
@@ -119,8 +122,10 @@ impl LineDecoder {
         self.scanned = 0;
     }
 
-    fn too_long(&self) -> LineTooLong {
-        LineTooLong { limit: self.max_line }
+    /// Only what is within the limit is looked at, so that it does not matter how the bytes came.
+    fn too_long(&self, line: &[u8]) -> LineTooLong {
+        let start = line.get(..self.max_line).unwrap_or(line);
+        LineTooLong { limit: self.max_line, request_id: request_id_of_start(start) }
     }
 }
 

@@ -240,6 +240,28 @@ fn one(text: &str, cursor: &mut Cursor<'_>) -> Result<Envelope, ParseError> {
     })
 }
 
+/// The id of a request of which only the start is at hand; `None` unless the start shows both the id and a `method`,
+/// and nothing that casts doubt on either. What comes later is not known: a second `id` there goes unseen.
+#[must_use]
+pub fn request_id_of_start(start: &[u8]) -> Option<Id> {
+    let text = match std::str::from_utf8(start) {
+        Ok(text) => text,
+        // Cut inside a character; or not text at all.
+        Err(error) if error.error_len().is_some() => return None,
+        Err(error) => std::str::from_utf8(start.get(..error.valid_up_to())?).ok()?,
+    };
+    // A number may go on behind the cut.
+    let text = text.trim_end_matches(|last: char| last.is_ascii_digit() || "+-.eE".contains(last));
+    let mut cursor = Cursor::new(text);
+    cursor.skip_space();
+    match one(text, &mut cursor) {
+        Ok(envelope) => {
+            trailing(Broken { reason: Box::default(), at: 0 }, text, &envelope).request_id().cloned()
+        }
+        Err(error) => error.request_id().cloned(),
+    }
+}
+
 /// A whole message with something behind it: its id can be said, but it counts as not received.
 fn trailing(broken: Broken, text: &str, envelope: &Envelope) -> ParseError {
     envelope::error_for(Fault::Syntax(broken.reason), broken.at, text, envelope)

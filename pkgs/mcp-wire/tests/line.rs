@@ -26,7 +26,7 @@ fn line(text: &'static str) -> Result<Bytes, LineTooLong> {
 
 #[test]
 fn lines_are_split_and_blank_ones_skipped() {
-    let long = || Err(LineTooLong { limit: 4 });
+    let long = || Err(LineTooLong { limit: 4, request_id: None });
     for (input, expected) in [
         ("", vec![]),
         ("a\nb\n", vec![line("a"), line("b")]),
@@ -50,7 +50,7 @@ fn lines_are_split_and_blank_ones_skipped() {
 fn an_over_long_line_is_reported_before_its_end_and_not_kept() {
     let mut decoder = LineDecoder::new(10);
     decoder.push([b'x'; 11]);
-    assert_eq!(decoder.next_line(), Some(Err(LineTooLong { limit: 10 })));
+    assert_eq!(decoder.next_line(), Some(Err(LineTooLong { limit: 10, request_id: None })));
     for _ in 0..1000 {
         decoder.push([b'y'; 1000]);
         assert_eq!(decoder.next_line(), None);
@@ -59,6 +59,39 @@ fn an_over_long_line_is_reported_before_its_end_and_not_kept() {
     decoder.push("\nok\n");
     assert_eq!(decoder.next_line(), Some(line("ok")));
     assert_eq!((decoder.next_line(), decoder.finish()), (None, None));
+}
+
+#[track_caller]
+fn check_id(line: &str, id: Option<&str>) {
+    const LIMIT: usize = 60;
+    let long = format!("{line}{}", "y".repeat(100));
+    let every_byte: Vec<_> = (0..long.len()).collect();
+    for (text, cuts) in [(long.clone(), &[][..]), (format!("{long}\n"), &[]), (long.clone(), &every_byte)] {
+        let lines = decode(text.as_bytes(), cuts, LIMIT);
+        let Ok([Err(error)]) = <[_; 1]>::try_from(lines) else { panic!("{line}") };
+        let found = error.request_id.as_ref().map(|id| std::str::from_utf8(id.as_raw()).unwrap());
+        assert_eq!(found, id, "{line}");
+    }
+}
+
+#[test]
+fn an_over_long_request_tells_its_id_if_that_comes_early() {
+    check_id(r#"{"jsonrpc":"2.0","id":7,"method":"m","params":{"x":""#, Some("7"));
+    check_id(r#"{"method":"m","id":"7","jsonrpc":"2.0","params":["#, Some(r#""7""#));
+    // Whole within the limit, and something behind it.
+    check_id(r#"{"jsonrpc":"2.0","id":7,"method":"m"}            "#, Some("7"));
+    // A character cut in two by the limit.
+    check_id(&format!(r#"{{"id":7,"method":"m","params":"{}"#, "\u{e9}".repeat(20)), Some("7"));
+    // Behind the limit, or cut by it: 123 of who knows what.
+    check_id(&format!(r#"{{"method":"m","params":"{}","id":7}}"#, "x".repeat(60)), None);
+    check_id(&format!(r#"{{"method":"m","params":"{}","id":123456789}}"#, "x".repeat(25)), None);
+    // No request, or one that nobody should answer under this id.
+    check_id(r#"{"jsonrpc":"2.0","id":7,"result":{"x":""#, None);
+    check_id(r#"{"jsonrpc":"2.0","id":7,"params":{"method":""#, None);
+    check_id(r#"{"jsonrpc":"2.0","id":7,"id":8,"method":"m","params":""#, None);
+    check_id(r#"{"jsonrpc":"2.0","id":null,"method":"m","params":""#, None);
+    check_id(r#"[{"jsonrpc":"2.0","id":7,"method":"m","params":""#, None);
+    check_id("nonsense", None);
 }
 
 proptest! {
@@ -75,7 +108,7 @@ proptest! {
             .split(|byte| *byte == b'\n')
             .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
             .filter(|line| line.len() > max_line || !line.iter().all(|b| matches!(b, b' ' | b'\t' | b'\r')))
-            .map(|line| if line.len() > max_line { Err(LineTooLong { limit: max_line }) } else { Ok(Bytes::copy_from_slice(line)) })
+            .map(|line| if line.len() > max_line { Err(LineTooLong { limit: max_line, request_id: None }) } else { Ok(Bytes::copy_from_slice(line)) })
             .collect();
         prop_assert_eq!(whole, expected);
     }

@@ -180,6 +180,15 @@ fn a_line_beyond_the_limit_is_dropped_alone() {
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &Value::from(-32600)), "{answer}");
     assert!(answer["error"]["message"].as_str().unwrap().contains("67108864 bytes"), "{answer}");
     shim.check_alive(0);
+    // A request that told its id before it grew too long: its client waits under that.
+    shim.write(
+        br#"{"jsonrpc":"2.0","id":"large","method":"tools/call","params":{"name":"echo","arguments":{"x":""#,
+    );
+    shim.write(&long);
+    shim.write(b"\"}}}\n");
+    let answer = shim.next();
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::from("large"), &Value::from(-32600)));
+    shim.check_alive(1);
     bystander.check(&harness, &upstream);
 }
 

@@ -19,11 +19,16 @@ pub(crate) fn check(input: &[u8]) {
 }
 
 fn plain(bytes: &[u8], max_line: usize) -> Vec<Result<Bytes, LineTooLong>> {
-    let too_long = LineTooLong { limit: max_line };
+    let too_long = |line: &[u8]| LineTooLong {
+        limit: max_line,
+        request_id: line.get(..max_line).and_then(mcp_wire::request_id_of_start),
+    };
     bytes
         .split(|byte| *byte == b'\n')
         .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
         .filter(|line| line.len() > max_line || !line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r')))
-        .map(|line| if line.len() > max_line { Err(too_long) } else { Ok(Bytes::copy_from_slice(line)) })
+        .map(
+            |line| if line.len() > max_line { Err(too_long(line)) } else { Ok(Bytes::copy_from_slice(line)) },
+        )
         .collect()
 }

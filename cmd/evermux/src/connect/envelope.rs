@@ -137,10 +137,10 @@ pub(crate) fn duplicate_id(id: &Id) -> Bytes {
     mcp_wire::error(None, code::INVALID_REQUEST, &text, None)
 }
 
-/// A line beyond the limit, which was dropped unread.
-pub(crate) fn line_too_long(limit: usize) -> Bytes {
+/// A line beyond the limit, which was dropped; under its id if that could be read.
+pub(crate) fn line_too_long(id: Option<&Id>, limit: usize) -> Bytes {
     let text = format!("evermux: a line has more than {limit} bytes; it was dropped");
-    mcp_wire::error(None, code::INVALID_REQUEST, &text, None)
+    mcp_wire::error(id, code::INVALID_REQUEST, &text, None)
 }
 
 /// An answer that cannot be read, as an error body.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use mcp_wire::LineTooLong;
 
 /// Time since the shim began.
 pub(crate) type Now = Duration;
@@ -14,8 +15,8 @@ pub(crate) enum Input {
     Start,
     /// One line of the client, without its end.
     Line(Bytes),
-    /// A line too long to be kept, of at least so many bytes.
-    LineTooLong(usize),
+    /// A line too long to be kept.
+    LineTooLong(LineTooLong),
     /// stdin ended.
     Eof,
     /// Nobody is there to be answered: stdout is broken, or the shim was told to end.

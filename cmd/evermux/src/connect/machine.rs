@@ -185,7 +185,11 @@ impl Machine {
         match input {
             Input::Start if self.phase == Phase::Serving => self.reach(orders),
             Input::Line(line) => self.line(line, orders),
-            Input::LineTooLong(length) => orders.push(Order::Write(envelope::line_too_long(length))),
+            Input::LineTooLong(error) => {
+                // Under an id that is still open the answer would end the other request.
+                let id = error.request_id.filter(|id| !self.ids.contains_key(id));
+                orders.push(Order::Write(envelope::line_too_long(id.as_ref(), error.limit)));
+            }
             Input::Eof => self.eof(now, orders),
             Input::Abandon => self.finish(now, orders),
             Input::Reached(identity) => self.reached(identity),

@@ -218,7 +218,7 @@ impl Shim {
     fn feed_line(&mut self, line: Result<Bytes, mcp_wire::LineTooLong>) {
         self.feed(match line {
             Ok(line) => Input::Line(line),
-            Err(error) => Input::LineTooLong(error.limit),
+            Err(error) => Input::LineTooLong(error),
         });
     }
 

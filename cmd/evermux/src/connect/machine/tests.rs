@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use mcp_wire::LineTooLong;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -437,6 +438,20 @@ fn a_bad_config_at_start_is_the_answer_and_the_end() {
     let id = bench.request("initialize");
     assert_eq!(bench.answers(id)[0]["error"]["code"], -33006);
     assert_eq!(bench.orders.last(), Some(&Order::Exit(2)));
+}
+
+#[test]
+fn a_line_beyond_the_limit_is_answered_under_its_id_unless_that_is_open() {
+    let mut bench = Bench::connected();
+    let open = bench.request("a");
+    for id in [open, 99] {
+        let error = LineTooLong { limit: 5, request_id: Some(Id::number(id)) };
+        bench.feed(Input::LineTooLong(error));
+    }
+    let told: Vec<&Value> = bench.lines.iter().filter(|line| line["error"]["code"] == -32600).collect();
+    assert_eq!(told.iter().map(|line| &line["id"]).collect::<Vec<_>>(), [&Value::Null, &json!(99)]);
+    bench.serve();
+    assert!(bench.answers(open)[0].get("result").is_some());
 }
 
 #[test]
