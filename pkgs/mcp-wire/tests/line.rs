@@ -1,7 +1,7 @@
 //! Newline framing: the same lines, however the bytes are cut.
 
 use bytes::Bytes;
-use mcp_wire::{LineDecoder, LineTooLong};
+use mcp_wire::{Id, LineDecoder, LineTooLong};
 use proptest::prelude::*;
 
 type Lines = Vec<Result<Bytes, LineTooLong>>;
@@ -68,9 +68,8 @@ fn check_id(line: &str, id: Option<&str>) {
     let every_byte: Vec<_> = (0..long.len()).collect();
     for (text, cuts) in [(long.clone(), &[][..]), (format!("{long}\n"), &[]), (long.clone(), &every_byte)] {
         let lines = decode(text.as_bytes(), cuts, LIMIT);
-        let Ok([Err(error)]) = <[_; 1]>::try_from(lines) else { panic!("{line}") };
-        let found = error.request_id.as_ref().map(|id| std::str::from_utf8(id.as_raw()).unwrap());
-        assert_eq!(found, id, "{line}");
+        let id = id.and_then(|id| Id::from_raw(Bytes::copy_from_slice(id.as_bytes())).ok());
+        assert_eq!(lines, [Err(LineTooLong { limit: LIMIT, request_id: id })], "{line}");
     }
 }
 
