@@ -9,8 +9,8 @@ use evermux_core::names::SessionId;
 use evermux_core::output::{ExchangeSpec, Verb};
 use http::HeaderValue;
 use mcp_http::{
-    Client, Content, EventLimits, Incoming, Outgoing, SendError, SendErrorKind, SessionHeader, TcpOptions,
-    TcpSender, Written,
+    Client, Content, EventLimits, Incoming, Outgoing, Redirecting, SendError, SendErrorKind, SessionHeader,
+    TcpOptions, TcpSender, Written,
 };
 use mcp_wire::{Batch, Message};
 use tokio::sync::{OnceCell, Semaphore};
@@ -40,13 +40,13 @@ pub(crate) struct Job {
 /// The one sender, made at the first need: reading the platform's certificates costs a start what no local
 /// upstream wants.
 #[derive(Default)]
-pub(crate) struct LazySender(OnceCell<TcpSender>);
+pub(crate) struct LazySender(OnceCell<Redirecting<TcpSender>>);
 
 impl LazySender {
-    async fn get(&self) -> Result<TcpSender, String> {
+    async fn get(&self) -> Result<Redirecting<TcpSender>, String> {
         let make = || async {
-            match tokio::task::spawn_blocking(|| TcpSender::new(TcpOptions::default())).await {
-                Ok(made) => made.map_err(|error| error.to_string()),
+            match tokio::task::spawn_blocking(|| TcpSender::new(&TcpOptions::default())).await {
+                Ok(made) => made.map(Redirecting::new).map_err(|error| error.to_string()),
                 Err(_) => Err("the HTTP client could not be set up".to_owned()),
             }
         };
@@ -112,9 +112,10 @@ fn in_words(error: &SendError) -> String {
         last = Some(error);
         cause = error.source();
     }
-    match last.filter(|_| matches!(error.kind, SendErrorKind::Connect | SendErrorKind::Tls)) {
-        Some(cause) => format!("{} ({cause})", error.kind),
-        None => error.kind.to_string(),
+    match (error.kind, last) {
+        (SendErrorKind::Redirect, Some(cause)) => cause.to_string(),
+        (SendErrorKind::Connect | SendErrorKind::Tls, Some(cause)) => format!("{} ({cause})", error.kind),
+        _ => error.kind.to_string(),
     }
 }
 

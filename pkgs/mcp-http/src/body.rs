@@ -19,13 +19,21 @@ pub struct RawBody(UnsyncBoxBody<Bytes, BodyError>);
 pub type Body = RawBody;
 
 impl RawBody {
-    /// Wraps a body. Each of its errors means "cut", so a decoding layer must not be put beneath.
+    /// Wraps a body as it comes from the connection: each of its errors means "cut".
     pub fn new<B>(body: B) -> Self
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         Self(body.map_err(|error| BodyError::Cut { source: error.into() }).boxed_unsync())
+    }
+
+    /// Wraps a layer above one, whose errors say more than "cut".
+    pub(crate) fn decoded<B>(body: B) -> Self
+    where
+        B: HttpBody<Data = Bytes, Error = BodyError> + Send + 'static,
+    {
+        Self(body.boxed_unsync())
     }
 }
 

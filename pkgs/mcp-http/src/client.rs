@@ -14,7 +14,8 @@ use crate::outgoing::Outgoing;
 
 /// Something that carries one HTTP request and brings its response's head.
 ///
-/// It must not send a request a second time if any byte of it may have been written, must not follow redirects, and
+/// It must not send a request a second time if any byte of it may have been written, must not follow redirects (but for
+/// [`Redirecting`](crate::Redirecting)), and
 /// must not wait for the body. There is no time limit on an answer: the caller drops the future, which closes the
 /// connection (HTTP/1) or resets the stream (HTTP/2).
 pub trait Sender: Clone + Send + Sync + 'static {

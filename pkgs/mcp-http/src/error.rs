@@ -48,6 +48,8 @@ pub enum SendErrorKind {
     /// The server said, by HTTP/2, that it has processed nothing of this request (RFC 9113 section 8.7:
     /// `REFUSED_STREAM`, or a GOAWAY with a lower stream). Always with [`Written::Never`].
     Refused,
+    /// The server sent the request elsewhere, and it was not followed there. The source is a `RedirectError`.
+    Redirect,
     /// What came back is not HTTP, or its head is larger than is taken. The server's fault.
     Protocol,
 }
@@ -61,6 +63,7 @@ impl fmt::Display for SendErrorKind {
             Self::Timeout => "timed out",
             Self::Closed => "the connection closed before an answer",
             Self::Refused => "the server refused the request unprocessed",
+            Self::Redirect => "the server redirects the request",
             Self::Protocol => "the answer is not valid HTTP",
         })
     }
@@ -70,7 +73,7 @@ impl fmt::Display for SendErrorKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     /// Provably no byte of it reached the peer, or the peer itself said that it processed nothing of it
-    /// ([`SendErrorKind::Refused`]). Sending it again is safe.
+    /// ([`SendErrorKind::Refused`], [`SendErrorKind::Redirect`]). Sending it again is safe.
     Never,
     /// Some or all of it may have arrived and may have had its effect.
     Unknown,
@@ -104,6 +107,19 @@ pub enum BodyError {
     TooLarge {
         /// The limit, in bytes.
         cap: usize,
+    },
+    /// The body has a `Content-Encoding` that was not asked for and cannot be undone.
+    #[error("the body has the content encoding `{coding}`, which was not asked for and cannot be read")]
+    Coding {
+        /// The coding, made fit for a line of a log.
+        coding: String,
+    },
+    /// The body is compressed, and not as its head says, or without its end.
+    #[error("the compressed body is broken")]
+    Packed {
+        /// What the decoder says.
+        #[source]
+        source: BoxError,
     },
     /// The body came, but is not a stream of events that can be read on.
     #[error(transparent)]

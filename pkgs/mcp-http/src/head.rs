@@ -68,8 +68,7 @@ pub enum Content {
     EventStream,
     /// No body, whatever the type says.
     Empty,
-    /// Another type, in lower case without parameters; followed by the encoding in parentheses if the body is
-    /// compressed (never asked for); empty if the head has none.
+    /// Another type, in lower case without parameters; empty if the head has none.
     Other(String),
 }
 
@@ -161,12 +160,10 @@ fn lower_case(value: &HeaderValue) -> String {
 fn content(headers: &HeaderMap) -> Content {
     let declared = headers.get(header::CONTENT_TYPE).map(lower_case).unwrap_or_default();
     let essence = declared.split(';').next().unwrap_or_default().trim_end();
-    let encoding = headers.get(header::CONTENT_ENCODING).map(lower_case).unwrap_or_default();
-    match (essence, encoding.as_str()) {
-        ("application/json", "" | "identity") => Content::Json,
-        ("text/event-stream", "" | "identity") => Content::EventStream,
-        (other, "" | "identity") => Content::Other(other.to_owned()),
-        (other, encoding) => Content::Other(format!("{other} ({encoding})")),
+    match essence {
+        "application/json" => Content::Json,
+        "text/event-stream" => Content::EventStream,
+        other => Content::Other(other.to_owned()),
     }
 }
 
@@ -236,7 +233,7 @@ mod tests {
         assert_eq!(of("text/html"), Content::Other("text/html".into()));
         assert_eq!(head(&[]).content, Content::Other(String::new()));
         let packed = head(&[("content-type", "application/json"), ("content-encoding", "gzip")]);
-        assert_eq!(packed.content, Content::Other("application/json (gzip)".into()));
+        assert_eq!(packed.content, Content::Json);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 
 use crate::body::{Body, RawBody};
+use crate::decode::decoded;
 use crate::error::BodyError;
 use crate::head::Head;
 use crate::sse::{DEFAULT_MAX_EVENT, Decoder, SseEvent};
@@ -19,7 +20,7 @@ use crate::sse::{DEFAULT_MAX_EVENT, Decoder, SseEvent};
 pub struct Incoming {
     /// What came before the body.
     pub head: Head,
-    /// The body. A connection can be used again only once its body was read to the end.
+    /// The body, unpacked if it came compressed. A connection can be used again only once its body was read to the end.
     pub body: Body,
 }
 
@@ -42,6 +43,7 @@ impl Incoming {
         let empty = body.is_end_stream()
             || body.size_hint().exact() == Some(0)
             || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        let body = if empty { body } else { decoded(body, &parts.headers) };
         Self { head: Head::new(parts, empty), body }
     }
 

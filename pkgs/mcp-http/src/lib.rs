@@ -1,8 +1,8 @@
 //! The client role of MCP streamable HTTP (2025-03-26, 2025-06-18, 2025-11-25) that can start from a stored session.
 //!
 //! It exists because the clients at hand begin with their own handshake, repeat requests on their own and end the
-//! session when dropped. This one does one exchange at a time: it never retries, never follows a redirect, never
-//! reconnects, and reports facts ("never sent", "cut in the middle") instead of deciding what they mean. It
+//! session when dropped. This one does one exchange at a time: it never retries and never
+//! reconnects, follows a redirect only where a [`Redirecting`] is put beneath it, and reports facts ("never sent", "cut in the middle") instead of deciding what they mean. It
 //! knows nothing of JSON-RPC: bodies are bytes.
 //!
 //! ```no_run
@@ -28,10 +28,13 @@
 
 mod body;
 mod client;
+mod decode;
 mod error;
 mod head;
 mod incoming;
 mod outgoing;
+#[cfg(feature = "tcp")]
+mod redirect;
 pub mod sse;
 #[cfg(feature = "tcp")]
 mod tcp;
@@ -43,6 +46,8 @@ pub use error::{BodyError, BoxError, SendError, SendErrorKind, Written};
 pub use head::{Content, Head, MAX_SESSION_ID, SessionHeader, SessionIdError};
 pub use incoming::{EventLimits, EventStream, Incoming};
 pub use outgoing::{LAST_EVENT_ID, Outgoing, PROTOCOL_VERSION, SESSION_ID, Verb};
+#[cfg(feature = "tcp")]
+pub use redirect::{NotFollowed, RedirectError, Redirecting};
 pub use sse::{SseError, SseEvent};
 #[cfg(feature = "tcp")]
 pub use tcp::{TcpOptions, TcpSender, TcpSetupError};

@@ -16,12 +16,14 @@ pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-v
 /// `Last-Event-ID`: where a stream is resumed (all revisions, "Resumability and Redelivery").
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
+/// No compression: see `decode.rs`.
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const EVENT_STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 const JSON_OR_EVENT_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 
 /// Headers that a caller's extra ones may not set: the framing is the sender's, the protocol's own have a place in
-/// [`Outgoing`], and a compressed body could not be read.
+/// [`Outgoing`], and a compressed stream would come late.
 const NOT_EXTRA: [HeaderName; 13] = [
     SESSION_ID,
     PROTOCOL_VERSION,
@@ -77,6 +79,7 @@ impl Outgoing {
         if let Some(agent) = user_agent {
             headers.entry(header::USER_AGENT).or_insert_with(|| agent.clone());
         }
+        headers.insert(header::ACCEPT_ENCODING, IDENTITY);
         let (method, body) = match self.method {
             Verb::Post(body) => {
                 headers.insert(header::CONTENT_TYPE, JSON);

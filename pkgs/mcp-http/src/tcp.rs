@@ -3,7 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,29 +25,52 @@ use crate::error::{BoxError, SendError, SendErrorKind, Written};
 /// Below the five seconds after which many servers close an idle connection: a request that meets that close is
 /// lost with its outcome unknown, and a new handshake costs less than that.
 const POOL_IDLE: Duration = Duration::from_secs(4);
-/// How often a connection with something open on it is probed, and how long a dead peer goes unnoticed.
-const PROBE_EVERY: Duration = Duration::from_secs(20);
-const PEER_SILENT: Duration = Duration::from_secs(60);
 /// A stream that nobody reads may hold back this much, and a connection this many such streams, before the others on
-/// the connection stop too.
+/// the connection stop too. A stream costs what it holds back and no more, so there may be many.
 const STREAM_WINDOW: u32 = 1024 * 1024;
-const CONNECTION_WINDOW: u32 = 32 * STREAM_WINDOW;
+const CONNECTION_WINDOW: u32 = 1024 * STREAM_WINDOW;
+/// `localhost` is both, whatever the system's tables say: some servers listen on one family only (the port is the
+/// URL's). The system's usual order.
+const LOCALHOST: [SocketAddr; 2] = [
+    SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST), 0),
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+];
+/// Where systems without a keychain keep the certificates they trust, most common first.
+const SYSTEM_BUNDLES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
 
 /// How to connect.
 #[derive(Debug, Clone)]
 pub struct TcpOptions {
     /// The limit for name look-up, TCP and TLS together. Default 10 s.
     pub connect_timeout: Duration,
-    /// PEM file of certificates to trust besides the platform's.
+    /// PEM file of certificates to trust besides the platform's. The file that `SSL_CERT_FILE` names is trusted
+    /// besides them too, and takes nothing away as it does elsewhere.
     pub ca_file: Option<PathBuf>,
-    /// Use the proxy that the environment names (`HTTPS_PROXY`, `NO_PROXY`…). Loopback is never reached through
-    /// one. Default true.
+    /// Use the proxy that the environment names (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, in either
+    /// case; http, https and socks). Loopback is never reached through one. Default true.
     pub proxy: bool,
+    /// How often a connection with something open on it is probed. Default 20 s.
+    pub probe_every: Duration,
+    /// How long a peer that acknowledges nothing goes unnoticed: a cable, a NAT table, a machine that sleeps.
+    /// Default 60 s. (A server that is there and says nothing is waited for without limit.)
+    pub peer_silent: Duration,
 }
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        Self { connect_timeout: Duration::from_secs(10), ca_file: None, proxy: true }
+        Self {
+            connect_timeout: Duration::from_secs(10),
+            ca_file: None,
+            proxy: true,
+            probe_every: Duration::from_secs(20),
+            peer_silent: Duration::from_secs(60),
+        }
     }
 }
 
@@ -80,16 +104,16 @@ impl TcpSender {
     /// A sender with these options.
     ///
     /// # Errors
-    /// If the file of certificates cannot be used, or TLS cannot be set up.
-    pub fn new(options: TcpOptions) -> Result<Self, TcpSetupError> {
-        let TcpOptions { connect_timeout, ca_file, proxy } = options;
-        let tls = tls(ca_file)?;
+    /// If a file of certificates cannot be used, or TLS cannot be set up.
+    pub fn new(options: &TcpOptions) -> Result<Self, TcpSetupError> {
+        let from_env = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let tls = tls(options.ca_file.as_deref(), from_env.as_deref())?;
         let build = |builder: reqwest::ClientBuilder| {
             builder.build().map_err(|error| TcpSetupError::Client(error.without_url().into()))
         };
-        let direct = build(plain_client(connect_timeout, tls.clone()).no_proxy())?;
+        let direct = build(plain_client(options, tls.clone()).no_proxy())?;
         // Two clients, because the environment's proxy cannot be excepted for loopback by a setting.
-        let proxied = if proxy { Some(build(plain_client(connect_timeout, tls))?) } else { None };
+        let proxied = if options.proxy { Some(build(plain_client(options, tls))?) } else { None };
         Ok(Self { direct, proxied })
     }
 }
@@ -108,6 +132,9 @@ impl Sender for TcpSender {
         };
         let request = reqwest::Request::try_from(request)
             .map_err(|error| SendError::new(SendErrorKind::Request, Written::Never, error.without_url()))?;
+        // The runtime looks at its sockets before it comes back here, so that a connection whose close has arrived is
+        // not chosen: a request written to it would be lost with its outcome unknown.
+        tokio::task::yield_now().await;
         let response = client.execute(request).await.map_err(send_error)?;
         // An error's text names the URL, whose query may hold a token.
         let response = Response::<reqwest::Body>::from(response);
@@ -117,8 +144,9 @@ impl Sender for TcpSender {
 
 /// Nothing is repeated, followed, stored, unpacked or timed here. Whatever else in the build turns on a feature of
 /// reqwest must not change that, so each is turned off by name.
-fn plain_client(connect_timeout: Duration, tls: ClientConfig) -> reqwest::ClientBuilder {
-    reqwest::Client::builder()
+fn plain_client(options: &TcpOptions, tls: ClientConfig) -> reqwest::ClientBuilder {
+    let TcpOptions { connect_timeout, probe_every, peer_silent, .. } = *options;
+    let builder = reqwest::Client::builder()
         .retry(reqwest::retry::never())
         .redirect(reqwest::redirect::Policy::none())
         .referer(false)
@@ -129,22 +157,37 @@ fn plain_client(connect_timeout: Duration, tls: ClientConfig) -> reqwest::Client
         .connect_timeout(connect_timeout)
         .pool_idle_timeout(POOL_IDLE)
         .tcp_nodelay(true)
-        .tcp_keepalive(PROBE_EVERY)
-        .tcp_keepalive_interval(PROBE_EVERY)
+        .tcp_keepalive(probe_every)
+        .tcp_keepalive_interval(probe_every)
         .tcp_keepalive_retries(2)
-        .http2_keep_alive_interval(PROBE_EVERY)
-        .http2_keep_alive_timeout(PEER_SILENT.saturating_sub(PROBE_EVERY))
+        .http2_keep_alive_interval(probe_every)
+        .http2_keep_alive_timeout(peer_silent.saturating_sub(probe_every))
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
-        .tls_backend_preconfigured(tls)
+        .resolve_to_addrs("localhost", &LOCALHOST)
+        .tls_backend_preconfigured(tls);
+    // Probes are not sent while written bytes wait to be acknowledged, and the kernel gives those a quarter of an hour.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let builder = builder.tcp_user_timeout(peer_silent);
+    builder
 }
 
-/// TLS on ring, with the platform's certificates and those of `ca_file`. Built here and not by reqwest, which would
-/// need a process-wide provider.
-fn tls(ca_file: Option<PathBuf>) -> Result<ClientConfig, TcpSetupError> {
+/// TLS on ring, with the platform's certificates and those of the two files. Built here and not by reqwest, which
+/// would need a process-wide provider.
+fn tls(ca_file: Option<&Path>, from_env: Option<&Path>) -> Result<ClientConfig, TcpSetupError> {
     let mut extra = Vec::new();
-    if let Some(path) = ca_file {
-        extra = read_certificates(&path).map_err(|source| TcpSetupError::CaFile { path, source })?;
+    for path in ca_file.into_iter().chain(from_env) {
+        let read = read_certificates(path);
+        extra.extend(read.map_err(|source| TcpSetupError::CaFile { path: path.to_owned(), source })?);
+    }
+    // To the platform's loader the variable names all there is; public servers would be strangers then.
+    if from_env.is_some() {
+        extra.extend(
+            SYSTEM_BUNDLES
+                .iter()
+                .find_map(|path| read_certificates(Path::new(path)).ok())
+                .unwrap_or_default(),
+        );
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -174,10 +217,13 @@ fn verifier(
     }
 }
 
-fn read_certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, BoxError> {
-    let certificates = CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>()?;
+/// The certificates of a file that can stand for an authority. Bundles have some that cannot; all of them at fault
+/// are an error.
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BoxError> {
+    let mut certificates = CertificateDer::pem_file_iter(path)?.collect::<Result<Vec<_>, _>>()?;
+    certificates.retain(|certificate| RootCertStore::empty().add(certificate.clone()).is_ok());
     if certificates.is_empty() {
-        return Err("it has no certificate".into());
+        return Err("it has no certificate that can be used".into());
     }
     Ok(certificates)
 }

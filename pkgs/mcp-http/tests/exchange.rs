@@ -76,6 +76,7 @@ async fn json_reply_and_the_headers_of_a_post<S: Sender>(pair: Pair<S>) {
         seen.header_names(),
         [
             "accept",
+            "accept-encoding",
             "content-length",
             "content-type",
             "host",
@@ -94,8 +95,11 @@ async fn headers_of_the_protocol_only_if_given<S: Sender>(pair: Pair<S>) {
     exchange(&pair.client, resume).await;
     exchange(&pair.client, Outgoing::new(Verb::Delete)).await;
     let seen = pair.peer.seen();
-    assert_eq!(seen[0].header_names(), ["accept", "content-length", "content-type", "host"]);
-    assert_eq!(seen[1].header_names(), ["accept", "host"]);
+    assert_eq!(
+        seen[0].header_names(),
+        ["accept", "accept-encoding", "content-length", "content-type", "host"]
+    );
+    assert_eq!(seen[1].header_names(), ["accept", "accept-encoding", "host"]);
     assert_eq!(seen[1].header("accept"), Some("text/event-stream"));
     assert_eq!(seen[2].header("last-event-id"), Some("e7"));
     assert!(seen[3].head.starts_with("DELETE /mcp/x?q=1 "));
@@ -122,8 +126,9 @@ async fn extra_headers_cannot_break_the_protocol<S: Sender>(pair: Pair<S>) {
     assert_eq!(seen.header("authorization"), Some("Bearer s3cret"));
     assert_eq!(
         seen.header_names(),
-        ["accept", "authorization", "content-length", "content-type", "host", "x-thing"]
+        ["accept", "accept-encoding", "authorization", "content-length", "content-type", "host", "x-thing"]
     );
+    assert_eq!(seen.header("accept-encoding"), Some("identity"));
     assert_eq!(seen.header("content-length"), Some("2"));
     assert_eq!(seen.header("content-type"), Some("application/json"));
 }

@@ -2,6 +2,9 @@
 //! what these tests are about.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod authority;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,6 +43,8 @@ impl Seen {
 #[derive(Clone)]
 pub(crate) enum Step {
     Send(Vec<u8>),
+    /// Lets time pass before what follows.
+    Wait(Duration),
     /// Closes the connection.
     Close,
     /// Nothing more, until the client closes.
@@ -69,6 +74,7 @@ type Script = Arc<dyn Fn(&Seen) -> Vec<Step> + Send + Sync>;
 #[derive(Clone)]
 pub(crate) struct Peer {
     seen: Arc<Mutex<Vec<Seen>>>,
+    opened: Arc<Mutex<usize>>,
     closed: Arc<Mutex<usize>>,
     script: Arc<Mutex<Script>>,
 }
@@ -76,7 +82,8 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new() -> Self {
         let script: Script = Arc::new(|_| json("{}"));
-        Self { seen: Arc::default(), closed: Arc::default(), script: Arc::new(Mutex::new(script)) }
+        let (seen, opened, closed) = Default::default();
+        Self { seen, opened, closed, script: Arc::new(Mutex::new(script)) }
     }
 
     pub(crate) fn answer(&self, script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static) {
@@ -92,12 +99,18 @@ impl Peer {
         self.seen.lock().unwrap().iter().filter(|seen| seen.header(name) == Some(value)).count()
     }
 
+    /// Connections that were made.
+    pub(crate) fn opened(&self) -> usize {
+        *self.opened.lock().unwrap()
+    }
+
     /// Connections that are over, by whoever's doing.
     pub(crate) fn closed(&self) -> usize {
         *self.closed.lock().unwrap()
     }
 
     pub(crate) async fn serve(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+        *self.opened.lock().unwrap() += 1;
         let mut earlier = 0;
         let mut buffer = Vec::new();
         while let Some(seen) = read_request(&mut stream, &mut buffer, earlier).await {
@@ -121,6 +134,7 @@ impl Peer {
                         return false;
                     }
                 }
+                Step::Wait(time) => tokio::time::sleep(time).await,
                 Step::Close => return false,
                 Step::Hold => {
                     let mut rest = [0; 64];
@@ -164,13 +178,24 @@ pub(crate) struct Pair<S> {
 }
 
 pub(crate) fn tcp_sender() -> TcpSender {
-    TcpSender::new(TcpOptions { proxy: false, ..TcpOptions::default() }).unwrap()
+    TcpSender::new(&TcpOptions { proxy: false, ..TcpOptions::default() }).unwrap()
 }
 
 pub(crate) async fn tcp() -> Pair<TcpSender> {
+    let (peer, address) = listen().await;
+    let url = format!("http://{address}/mcp/x?q=1").parse().unwrap();
+    Pair { client: Client::new(tcp_sender(), url), peer, _directory: None }
+}
+
+/// A peer at an address of its own.
+pub(crate) async fn listen() -> (Peer, SocketAddr) {
+    listen_at("127.0.0.1:0").await.unwrap()
+}
+
+pub(crate) async fn listen_at(at: &str) -> std::io::Result<(Peer, SocketAddr)> {
     let peer = Peer::new();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
+    let listener = TcpListener::bind(at).await?;
+    let address = listener.local_addr()?;
     let serving = peer.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -178,8 +203,7 @@ pub(crate) async fn tcp() -> Pair<TcpSender> {
             tokio::spawn(async move { serving.serve(stream).await });
         }
     });
-    let url = format!("http://{address}/mcp/x?q=1").parse().unwrap();
-    Pair { client: Client::new(tcp_sender(), url), peer, _directory: None }
+    Ok((peer, address))
 }
 
 pub(crate) async fn unix() -> Pair<UnixSender> {
