@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use mcp_wire::{Id, Message, Segments};
 
+use crate::asks::AskKey;
 use crate::input::{ExchangeId, StreamId};
 use crate::names::{Handshake, LinkNonce, Seq, WireId};
 use crate::seal::EventClaim;
@@ -39,6 +40,8 @@ pub(crate) enum Stage {
 pub(crate) struct Kept {
     pub(crate) id: Option<EventClaim>,
     pub(crate) data: Segments,
+    /// The ask that it is.
+    pub(crate) ask: Option<AskKey>,
 }
 
 /// Events kept for an absent client beyond this are dropped, oldest first; the answer is never among them.
@@ -140,8 +143,20 @@ impl Call {
 
     pub(crate) fn keep(&mut self, kept: Kept) {
         if self.kept.len() >= MOST_KEPT {
-            self.kept.remove(0);
+            // Asks have a bound of their own; one that is lost would never be answered.
+            let oldest = self.kept.iter().position(|kept| kept.ask.is_none());
+            if let Some(oldest) = oldest {
+                self.kept.remove(oldest);
+            }
         }
         self.kept.push(kept);
+    }
+
+    /// The ask is over: only its position is news.
+    pub(crate) fn unkeep(&mut self, ask: AskKey) {
+        for kept in self.kept.iter_mut().filter(|kept| kept.ask == Some(ask)) {
+            (kept.data, kept.ask) = (Segments::default(), None);
+        }
+        self.kept.retain(|kept| kept.id.is_some() || !kept.data.is_empty());
     }
 }

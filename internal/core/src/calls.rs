@@ -5,7 +5,7 @@ use std::time::Duration;
 use mcp_wire::{Id, Message, Segments};
 
 use crate::call::{CallId, Kept, Stage};
-use crate::failure::{Failure, Kind, draining, lost_answer, needs_auth, purged, session_lost};
+use crate::failure::{Failure, Kind, Outcome, draining, lost_answer, needs_auth, purged, session_lost};
 use crate::hub::{Hub, Purpose, StreamUse};
 use crate::link::{Fate, LARGEST_KEPT};
 use crate::names::{LinkNonce, WireId};
@@ -112,6 +112,11 @@ impl Hub {
     pub(crate) fn fail(&mut self, call: CallId, failure: &Failure) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let (stream, greeting, exchange) = (state.stream, state.greeting, state.exchange.take());
+        if failure.outcome == Outcome::Unknown && state.was_sent() {
+            let (ix, handshake, link) = (state.session, state.handshake, state.link);
+            self.note_loose(ix, handshake, link);
+        }
+        let Some(state) = self.calls.get(&call) else { return };
         let Some(link) = self.links.get(&state.link) else { return };
         let data = Segments::from(failure.to_error(Some(&state.client_id), &link.claim.upstream));
         // Nobody would read what still comes.
@@ -146,6 +151,9 @@ impl Hub {
     /// A cancelled call ends without an answer.
     pub(crate) fn settle_silently(&mut self, call: CallId) {
         let Some(state) = self.let_go(call) else { return };
+        if state.was_sent() && !state.cancelled {
+            self.note_loose(state.session, state.handshake, state.link);
+        }
         if let Some(exchange) = state.exchange {
             self.abort(exchange);
         }
@@ -200,11 +208,11 @@ impl Hub {
         let Some(state) = self.calls.get_mut(&call) else { return };
         match state.stream {
             Some(stream) => self.order(Output::Event { stream, id, data }),
-            None => state.keep(Kept { id, data }),
+            None => state.keep(Kept { id, data, ask: None }),
         }
     }
 
-    fn event_claim(&self, call: CallId, cursor: Option<String>) -> Option<EventClaim> {
+    pub(crate) fn event_claim(&self, call: CallId, cursor: Option<String>) -> Option<EventClaim> {
         let state = self.calls.get(&call)?;
         let session = self.sessions.get(&state.session)?;
         Some(EventClaim {
@@ -342,11 +350,15 @@ impl Hub {
         }
         state.cancelled = true;
         state.cancel = Some(message.clone());
-        match state.stage {
+        let stage = state.stage;
+        self.close_asks_of_call(call);
+        match stage {
             Stage::Waiting | Stage::Pausing => self.settle_silently(call),
             Stage::Sent { head: false } => {
                 let timer = self.timers.arm(self.now.mono, CANCEL_GRACE, Timer::CancelGrace(call));
-                state.cancel_timer = Some(timer);
+                if let Some(state) = self.calls.get_mut(&call) {
+                    state.cancel_timer = Some(timer);
+                }
             }
             Stage::Sent { head: true } | Stage::Replaying { .. } => self.pass_cancel_on(call),
         }
@@ -354,9 +366,16 @@ impl Hub {
 
     /// The server is known to have the call, or had time enough: it may hear of the cancel now.
     pub(crate) fn pass_cancel_on(&mut self, call: CallId) {
+        let answering = self.is_answering(call);
         let Some(state) = self.calls.get_mut(&call) else { return };
         let Some(message) = state.cancel.take() else { return };
         self.timers.cancel(state.cancel_timer);
+        // What its client answered before must not be overtaken.
+        if answering {
+            state.cancel = Some(message);
+            state.cancel_timer = Some(self.timers.arm(self.now.mono, CANCEL_GRACE, Timer::CancelGrace(call)));
+            return;
+        }
         let timer = self.timers.arm(self.now.mono, CANCEL_END, Timer::CancelEnd(call));
         state.cancel_timer = Some(timer);
         self.cancel_upstream(call, Some(&message));

@@ -72,6 +72,11 @@ impl Class {
         Digest(u128::from(self.abilities().0))
     }
 
+    /// The class that a session's fingerprint holds.
+    pub(crate) fn of_digest(digest: Digest) -> Self {
+        Self(u8::try_from(digest.0).unwrap_or_default()).abilities()
+    }
+
     /// Whether a server that was told of this class may send such a request. What evermux does not know is not
     /// its to forbid.
     pub fn may_be_asked(self, method: &str, mode: Option<&str>) -> bool {

@@ -50,7 +50,9 @@ impl Hub {
             self.links.values().filter(old).map(|link| link.claim.nonce).collect();
         for link in forgotten {
             self.links.remove(&link);
+            self.close_asks_of_link(link);
         }
+        self.sweep_asks();
         // What no client came back for within a day, none will.
         let (wall, oldest) = (self.now.wall_ms, u64::try_from(NUMBERED.as_millis()).unwrap_or(u64::MAX));
         let young = |call: &crate::record::JournalledCall| wall.saturating_sub(call.at_ms) <= oldest;
@@ -68,6 +70,8 @@ impl Hub {
         for call in link.pending.into_values() {
             self.settle_silently(call);
         }
+        self.close_asks_of_link(nonce);
+        self.forget_answers(nonce, crate::names::Seq(u64::MAX));
         self.forget_journalled(nonce, crate::names::Seq(u64::MAX));
     }
 
@@ -94,6 +98,7 @@ impl Hub {
             self.fail(call, if was_sent { &sent } else { &purged });
         }
         self.close_standalone(ix);
+        self.drop_asks_of_session(ix);
         let open: Vec<_> =
             self.exchanges.iter().filter(|(_, e)| e.session == ix).map(|(id, _)| *id).collect();
         for exchange in open {
@@ -142,7 +147,7 @@ impl Hub {
 
     /// A call whose client is away is nobody's to wait for: its client finds it by its number, in the journal.
     pub(crate) fn note_drained(&mut self) {
-        let awaited = self.calls.values().any(|call| call.stream.is_some());
+        let awaited = self.calls.values().any(|call| call.stream.is_some()) || self.has_answers_to_post();
         if self.draining && !self.drained && !awaited {
             self.drained = true;
             self.order(Output::Drained);

@@ -41,12 +41,12 @@ impl Hub {
                 self.order(Output::Journal(JournalEntry::Acked { link, seq: ack }));
             }
             self.forget_journalled(link, ack);
+            self.forget_answers(link, ack);
         }
         match message.kind() {
             Kind::Request => self.on_request(stream, link, message, delivery),
             Kind::Notification => self.on_notification(stream, link, &message, delivery),
-            // No ask is outstanding: pooled sessions declare no capability that would bring one.
-            Kind::Response | Kind::ErrorResponse => self.order(Output::Accepted(stream)),
+            Kind::Response | Kind::ErrorResponse => self.on_reply(stream, link, &message, delivery),
         }
     }
 
@@ -264,6 +264,7 @@ impl Hub {
         match state.numbered.get(&seq).cloned() {
             Some(Fate::Live(call)) => {
                 self.attach(call, stream);
+                self.reshow_asks(call, stream, delivery.after.as_ref());
                 true
             }
             Some(Fate::Answered(data)) => {
@@ -323,13 +324,9 @@ impl Hub {
         }
         match message.method() {
             Some(method::NOTIFICATIONS_CANCELLED) => self.on_cancelled(link, message),
-            // Ours was sent once; roots are not declared; no ask is outstanding.
-            Some(
-                method::NOTIFICATIONS_INITIALIZED
-                | method::NOTIFICATIONS_ROOTS_LIST_CHANGED
-                | method::NOTIFICATIONS_PROGRESS,
-            )
-            | None => {}
+            Some(method::NOTIFICATIONS_PROGRESS) => self.on_ask_progress(link, message),
+            // Ours was sent once; roots are not declared.
+            Some(method::NOTIFICATIONS_INITIALIZED | method::NOTIFICATIONS_ROOTS_LIST_CHANGED) | None => {}
             Some(_) => self.pass_aside(link, message),
         }
     }
@@ -350,8 +347,8 @@ impl Hub {
             _ => return self.refuse_foreign_link(stream, upstream, None),
         };
         let link = self.revive(claim);
-        if let Some(after) = after.filter(|after| after.wire.0 != 0) {
-            self.resume_stream(stream, link, after);
+        if let Some(after) = after.as_ref().filter(|after| after.wire.0 != 0) {
+            self.resume_stream(stream, link, after.clone());
             return;
         }
         self.order(Output::Accept { stream, link: None });
@@ -365,11 +362,13 @@ impl Hub {
         let (old, missed) = (state.listening.replace(stream), std::mem::take(&mut state.missed));
         if let Some(old) = old {
             self.streams.remove(&old);
+            self.lose_sight(old);
             self.order(Output::End(old));
         }
         for data in missed {
             self.order(Output::Event { stream, id: None, data });
         }
+        self.show_waiting_asks(link, after.as_ref());
         if let Some(session) = self.session_for(link) {
             self.wake_for_stream(session);
             self.open_standalone(session);
@@ -391,7 +390,11 @@ impl Hub {
 
     /// A response is gone. Up to 2025-11-25 that is no cancel: the call goes on, its events are kept.
     pub(crate) fn on_stream_closed(&mut self, stream: StreamId) {
-        match self.streams.remove(&stream) {
+        let used = self.streams.remove(&stream);
+        if used.is_some() {
+            self.lose_sight(stream);
+        }
+        match used {
             Some(StreamUse::Call(call)) => {
                 if let Some(state) = self.calls.get_mut(&call) {
                     state.stream = None;

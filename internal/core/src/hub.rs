@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::asks::Asks;
 use crate::call::{Call, CallId};
 use crate::input::{ExchangeId, Input, Mono, Now, Policy, StreamId, Ticket};
 use crate::link::Link;
@@ -9,6 +10,7 @@ use crate::mint::Mint;
 use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, UpstreamName, WireId};
 use crate::output::{Outbox, Output};
 use crate::record::{Fingerprint, JournalledCall};
+use crate::seal::Sealer;
 use crate::session::{PoolKey, Session, SessionIx};
 use crate::timers::{Timer, TimerId, Timers};
 
@@ -38,6 +40,8 @@ pub(crate) enum Purpose {
     Replay(CallId),
     /// A notification or response passed on, or a keep-alive ping: only a lost session is news.
     Aside(Option<WireId>),
+    /// A client's answer to an ask, or its progress: one at a time for each link.
+    Reply(LinkNonce),
     Standalone,
     Delete,
 }
@@ -97,12 +101,15 @@ pub struct Hub {
     pub(crate) draining: bool,
     pub(crate) drained: bool,
     pub(crate) sweep: Option<TimerId>,
+    pub(crate) asks: Asks,
+    pub(crate) sealer: Sealer,
     counter: u64,
 }
 
 impl Hub {
-    /// An empty hub. `seed` is the only randomness it will ever have.
-    pub fn new(seed: [u8; 32], generation: Generation) -> Self {
+    /// An empty hub. `seed` is the only randomness it will ever have; `sealer` makes the ids of asks, which stand
+    /// inside of messages.
+    pub fn new(seed: [u8; 32], generation: Generation, sealer: Sealer) -> Self {
         Self {
             now: Now { mono: Mono::ZERO, wall_ms: 0 },
             out: Outbox::new(),
@@ -124,6 +131,8 @@ impl Hub {
             draining: false,
             drained: false,
             sweep: None,
+            asks: Asks::default(),
+            sealer,
             counter: 0,
         }
     }
@@ -142,6 +151,7 @@ impl Hub {
             }
             Input::Misconfigured { upstream, why } => self.on_misconfigured(&upstream, why),
             Input::Loaded { records, journal } => self.on_loaded(records, journal),
+            Input::Answered { answers, complete } => self.on_answered_before(&answers, complete),
             Input::Posted { stream, upstream, from, message, delivery } => {
                 self.on_posted(stream, &upstream, from, message, &delivery);
             }
@@ -165,7 +175,7 @@ impl Hub {
     pub fn sizes(&self) -> BTreeMap<&'static str, usize> {
         let links = self.links.values();
         let sessions = self.sessions.values();
-        BTreeMap::from([
+        let mut sizes = BTreeMap::from([
             ("links", self.links.len()),
             ("numbered", links.clone().map(|link| link.numbered.len()).sum()),
             ("pending", links.map(|link| link.pending.len()).sum()),
@@ -179,7 +189,9 @@ impl Hub {
             ("journal", self.journal.len() + self.unclaimed.len()),
             ("tickets", self.tickets.len()),
             ("timers", self.timers.len()),
-        ])
+        ]);
+        sizes.extend(self.asks.sizes());
+        sizes
     }
 
     /// When [`Input::Tick`] is due next.
@@ -200,6 +212,7 @@ impl Hub {
             Timer::Keepalive(session) => self.on_quiet(session),
             Timer::Standalone(session) => self.on_standalone_due(session),
             Timer::Reserve(session) => self.reserve(session),
+            Timer::Lane(session, link) => self.on_lane_due(session, link),
             Timer::Sweep => self.on_sweep(),
         }
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use mcp_wire::Message;
 
 use crate::names::{Digest, Seq, SessionId, UpstreamName};
-use crate::record::{Fingerprint, JournalledCall, Record};
+use crate::record::{Fingerprint, JournalledAnswer, JournalledCall, Record};
 use crate::seal::{EventClaim, LinkClaim};
 
 /// Time since the process started; the core's only notion of a clock.
@@ -158,6 +158,13 @@ pub enum Input {
         records: Vec<Record>,
         /// The calls of former processes.
         journal: Vec<JournalledCall>,
+    },
+    /// What former processes' journals say of asks.
+    Answered {
+        /// Answers that were taken and may have been posted.
+        answers: Vec<JournalledAnswer>,
+        /// Every journal could be read whole: no call of a former process is missing.
+        complete: bool,
     },
     /// A POST came from a client.
     Posted {

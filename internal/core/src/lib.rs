@@ -5,6 +5,7 @@
 //! a value that a test can make, shrink and play again. The shell around it parses, sends and writes, and decides
 //! nothing.
 
+mod asks;
 mod call;
 mod calls;
 mod catalogue;

@@ -142,6 +142,7 @@ impl Hub {
         let now_ms = self.now.wall_ms;
         let continuation = self.mint.continuation();
         let generation = self.generation;
+        self.drop_asks_of_session(ix);
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         let again = session.handshake.0 > 0;
         session.handshake = Handshake(session.handshake.0 + 1);
@@ -248,7 +249,10 @@ impl Hub {
     /// Lets everything that waited go on.
     pub(crate) fn release(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
-        for call in std::mem::take(&mut session.waiting) {
+        let waiting = std::mem::take(&mut session.waiting);
+        // What was answered before they came is not overtaken by them.
+        self.pump_lanes(ix);
+        for call in waiting {
             self.dispatch(call);
         }
     }
@@ -385,6 +389,9 @@ impl Hub {
         let note = Note::Lost { upstream, trajectory: session.trajectory, symptom };
         self.order(Output::Note(note));
         self.close_standalone(ix);
+        if !matches!(symptom, "401" | "403") {
+            self.drop_asks_of_session(ix);
+        }
         self.drop_step(ix);
         if self.keeps_lost(ix) {
             if let Some(session) = self.sessions.get_mut(&ix) {

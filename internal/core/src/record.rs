@@ -152,11 +152,33 @@ pub enum JournalEntry {
         /// First number that may still be repeated.
         seq: Seq,
     },
+    /// Appended before a client's answer to an ask is posted: it is posted at most once. Says nothing of what was
+    /// answered, and no ask that waits is ever written.
+    Answered(JournalledAnswer),
     /// The link ended: none of its numbers will come again.
     LinkEnded {
         /// The link.
         link: LinkNonce,
     },
+}
+
+/// An answer to an ask that was taken from its client, as the journal tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JournalledAnswer {
+    /// The link that answered.
+    pub link: LinkNonce,
+    /// The number its shim gave the answer.
+    pub seq: Option<Seq>,
+    /// The session that asked.
+    pub trajectory: Trajectory,
+    /// The handshake of that session.
+    pub handshake: Handshake,
+    /// The call on whose stream it asked; 0 for the GET stream.
+    pub wire: WireId,
+    /// A hash of the server's own id of the ask.
+    pub ask: Digest,
+    /// Unix milliseconds.
+    pub at_ms: u64,
 }
 
 /// A call of a former process, as its journal tells it.

@@ -55,6 +55,10 @@ impl Hub {
         let (Some(sent), Some(id)) = (sent, message.id()) else {
             self.set_fate(link, Some(seq), Fate::Done);
             self.answer_unknown(stream, link, message);
+            let session = self.session_by_trajectory(entry.trajectory, entry.handshake);
+            if let Some(session) = session.filter(|_| !entry.settled) {
+                self.note_loose(session, entry.handshake, link);
+            }
             return;
         };
         self.order(Output::Accept { stream, link: None });
@@ -88,7 +92,11 @@ impl Hub {
             .filter(|_| after.link == link)
             .map(|ix| (ix, self.sessions.get(&ix).and_then(|s| s.in_flight.get(&after.wire).copied())));
         match (live, after.client_id, after.cursor) {
-            (Some((_, Some(call))), _, _) => self.attach(call, stream),
+            (Some((_, Some(call))), _, cursor) => {
+                self.attach(call, stream);
+                let after = EventClaim { cursor, client_id: None, ..after };
+                self.reshow_asks(call, stream, Some(&after));
+            }
             (Some((session, None)), Some(client_id), Some(cursor)) => {
                 let sent = Sent { session, handshake: after.handshake, wire: after.wire, cursor };
                 self.order(Output::Accept { stream, link: None });

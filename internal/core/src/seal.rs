@@ -16,6 +16,7 @@ use crate::names::{Digest, Handshake, LinkNonce, Trajectory, UpstreamName, WireI
 const MAC: usize = 16;
 const LINK: u8 = 1;
 const EVENT: u8 = 2;
+const ASK: u8 = 3;
 /// An upstream's event id longer than this does not travel in ours; it stays in memory and in the journal.
 pub const LONGEST_CURSOR: usize = 512;
 
@@ -51,6 +52,22 @@ pub struct EventClaim {
     pub token: Option<Id>,
     /// The upstream's event id.
     pub cursor: Option<String>,
+}
+
+/// What the id of an ask says: who was asked, on whose stream, and what the server calls it. The same ask has the
+/// same id in every process, so that a client that is shown it twice can tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskClaim {
+    /// The link that was asked; nobody else's answer counts.
+    pub link: LinkNonce,
+    /// The session that asked.
+    pub trajectory: Trajectory,
+    /// Its handshake: another one's server would take the answer for something else.
+    pub handshake: Handshake,
+    /// The call on whose stream it came; 0 for the GET stream.
+    pub wire: WireId,
+    /// The server's own id, as it wrote it.
+    pub id: Id,
 }
 
 /// Seals and opens names under the state directory's key.
@@ -125,6 +142,31 @@ impl Sealer {
                 Some(bytes) => Some(String::from_utf8(bytes).ok()?),
                 None => None,
             },
+        };
+        rest.is_empty().then_some(claim)
+    }
+
+    /// The id under which a client is asked.
+    pub fn ask(&self, claim: &AskClaim) -> String {
+        let mut out = vec![ASK];
+        out.extend(claim.link.0.to_be_bytes());
+        out.extend(claim.trajectory.0.to_be_bytes());
+        out.extend(claim.handshake.0.to_be_bytes());
+        out.extend(claim.wire.0.to_be_bytes());
+        put(&mut out, claim.id.as_raw());
+        self.close(out)
+    }
+
+    /// Opens the id of an ask; `None`: not made under this key.
+    pub fn open_ask(&self, text: &str) -> Option<AskClaim> {
+        let body = self.open(text, ASK)?;
+        let mut rest = body.as_slice();
+        let claim = AskClaim {
+            link: LinkNonce(take_u128(&mut rest)?),
+            trajectory: Trajectory(take_u128(&mut rest)?),
+            handshake: Handshake(u32::from_be_bytes(take(&mut rest)?)),
+            wire: WireId(u64::from_be_bytes(take(&mut rest)?)),
+            id: Id::from_raw(Bytes::from(take_bytes(&mut rest)?)).ok()?,
         };
         rest.is_empty().then_some(claim)
     }
@@ -240,11 +282,52 @@ mod tests {
         assert_eq!(sealer.open_event(&sealer.event(&event())), Some(event()));
     }
 
+    fn ask(id: &'static str) -> AskClaim {
+        AskClaim {
+            link: LinkNonce(7),
+            trajectory: Trajectory(1),
+            handshake: Handshake(2),
+            wire: WireId(3),
+            id: Id::from_raw(Bytes::from_static(id.as_bytes())).unwrap(),
+        }
+    }
+
     #[test]
-    fn a_link_id_is_no_event_id() {
+    fn an_ask_keeps_the_servers_id_with_its_type_and_spelling() {
+        let sealer = Sealer::new(&[1; 32]);
+        for id in ["1", "\"1\"", "1.0", "\"a\\u0062\"", "-7"] {
+            let text = sealer.ask(&ask(id));
+            assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{text}");
+            let opened = sealer.open_ask(&text).unwrap();
+            assert_eq!(opened, ask(id));
+            assert_eq!(opened.id.as_raw(), id.as_bytes());
+            assert_eq!(Sealer::new(&[2; 32]).open_ask(&text), None);
+        }
+        assert_ne!(sealer.ask(&ask("1")), sealer.ask(&ask("\"1\"")));
+    }
+
+    #[test]
+    fn every_part_of_an_ask_is_sealed() {
+        let sealer = Sealer::new(&[1; 32]);
+        let text = sealer.ask(&ask("\"s\""));
+        let raw = URL_SAFE_NO_PAD.decode(&text).unwrap();
+        for at in 0..raw.len() {
+            let mut other = raw.clone();
+            other[at] ^= 1;
+            assert_eq!(sealer.open_ask(&URL_SAFE_NO_PAD.encode(other)), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn no_kind_of_id_is_taken_for_another() {
         let sealer = Sealer::new(&[1; 32]);
         assert_eq!(sealer.open_event(&sealer.link(&claim())), None);
         assert_eq!(sealer.open_link(&sealer.event(&event())), None);
+        for text in [sealer.link(&claim()), sealer.event(&event())] {
+            assert_eq!(sealer.open_ask(&text), None);
+        }
+        assert_eq!(sealer.open_event(&sealer.ask(&ask("1"))), None);
+        assert_eq!(sealer.open_link(&sealer.ask(&ask("1"))), None);
     }
 
     #[test]

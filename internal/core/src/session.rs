@@ -221,6 +221,11 @@ impl Session {
         self.handshake == handshake && self.record.is_some() && !lost
     }
 
+    /// The same, or it was refused to us for the credentials' sake and may come back (401/403).
+    pub(crate) fn may_hold(&self, handshake: Handshake) -> bool {
+        self.holds(handshake) || (self.denied && self.handshake == handshake && self.record.is_some())
+    }
+
     /// The InitializeResult can be handed to a new link.
     pub(crate) fn can_greet(&self) -> bool {
         let settled = match &self.phase {

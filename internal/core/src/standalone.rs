@@ -226,7 +226,7 @@ impl Hub {
         };
         let used = self.is_current(session)
             && self.links.values().filter(|link| uses(link, session)).any(|link| recent(&link));
-        used || !session.in_flight.is_empty()
+        used || !session.in_flight.is_empty() || self.has_open_asks(ix)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::call::CallId;
 use crate::input::{ExchangeId, Mono};
+use crate::names::LinkNonce;
 use crate::session::SessionIx;
 
 /// What becomes due.
@@ -32,6 +33,8 @@ pub(crate) enum Timer {
     Standalone(SessionIx),
     /// A failed id reservation is tried again.
     Reserve(SessionIx),
+    /// An answer is posted once more, or looks whether its session is ready.
+    Lane(SessionIx, LinkNonce),
     /// Links that were not heard of are forgotten.
     Sweep,
 }

@@ -46,9 +46,11 @@ impl Hub {
         };
         let exchange = ExchangeId(self.count());
         let life = match purpose {
-            Purpose::Initialize(_) | Purpose::Initialized | Purpose::Aside(_) | Purpose::Delete => {
-                Some(PROMPT)
-            }
+            Purpose::Initialize(_)
+            | Purpose::Initialized
+            | Purpose::Aside(_)
+            | Purpose::Reply(_)
+            | Purpose::Delete => Some(PROMPT),
             Purpose::Probe(_) => Some(PROBE),
             Purpose::Call(_) | Purpose::Replay(_) | Purpose::Standalone => None,
         };
@@ -118,6 +120,7 @@ impl Hub {
             Purpose::Replay(call) => self.watch_silence(call),
             // The head is the answer: some servers keep the empty body open.
             Purpose::Initialized => self.on_initialized_taken(exchange),
+            Purpose::Reply(link) => self.on_reply_over(ix, link, exchange),
             _ => {}
         }
     }
@@ -158,30 +161,29 @@ impl Hub {
         }
     }
 
-    /// A pooled session declares no capability that would let a server ask a client anything but `ping`.
+    /// `ping` is for whoever holds the session; anything else is for a client.
     fn on_ask(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let (Some(id), Some(state)) = (message.id(), self.exchanges.get(&exchange)) else { return };
         let (ix, handshake, purpose) = (state.session, state.handshake, state.purpose);
-        self.pass_position(exchange, cursor);
         // An answer belongs to the session that asked, and during `initialize` there is none to name yet.
         if matches!(purpose, Purpose::Initialize(_)) {
             self.order(Output::Note(Note::Dropped("a question before the session has a name")));
             return;
         }
         if self.sessions.get(&ix).is_none_or(|session| session.handshake != handshake) {
+            self.pass_position(exchange, cursor);
             return;
         }
-        let body = if message.method() == Some(method::PING) {
-            mcp_wire::result(&id, b"{}")
-        } else {
-            let text = "this client declared no such capability";
-            mcp_wire::error(Some(&id), mcp_wire::code::METHOD_NOT_FOUND, text, None)
-        };
-        self.start(ix, Purpose::Aside(None), Verb::Post(body), None);
+        if message.method() != Some(method::PING) {
+            self.take_ask(exchange, &id, message, cursor);
+            return;
+        }
+        self.pass_position(exchange, cursor);
+        self.start(ix, Purpose::Aside(None), Verb::Post(mcp_wire::result(&id, b"{}")), None);
     }
 
     /// A client comes back with the newest event id of its stream, also if the event was not for it.
-    fn pass_position(&mut self, exchange: ExchangeId, cursor: Option<String>) {
+    pub(crate) fn pass_position(&mut self, exchange: ExchangeId, cursor: Option<String>) {
         let Some(state) = self.exchanges.get(&exchange) else { return };
         match (state.purpose, cursor) {
             (Purpose::Call(call) | Purpose::Replay(call), Some(cursor)) if self.is_open(call) => {
@@ -212,6 +214,15 @@ impl Hub {
             }
             self.pass_position(exchange, elsewhere);
             return;
+        }
+        match message.method() {
+            Some(method::NOTIFICATIONS_CANCELLED) => {
+                return self.on_ask_cancelled(exchange, message, cursor);
+            }
+            Some(method::NOTIFICATIONS_ELICITATION_COMPLETE) => {
+                return self.on_elicitation_complete(exchange, message, cursor);
+            }
+            _ => {}
         }
         match purpose {
             Purpose::Call(call) | Purpose::Replay(call) if self.is_open(call) => {
@@ -278,7 +289,10 @@ impl Hub {
             state.answered = true;
         }
         match purpose {
-            Purpose::Call(call) | Purpose::Replay(call) => self.answer(call, message, cursor),
+            Purpose::Call(call) | Purpose::Replay(call) => {
+                self.note_elicitations(call, message);
+                self.answer(call, message, cursor);
+            }
             Purpose::Initialize(_) => self.on_initialize_result(exchange, message),
             Purpose::Probe(_) => self.on_alive(ix, true),
             Purpose::Aside(_) => {
@@ -361,6 +375,7 @@ impl Hub {
             }
             Purpose::Initialized if !state.answered => self.on_acknowledged(state.session),
             Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
+            Purpose::Reply(link) => self.on_reply_over(state.session, link, exchange),
             _ => {}
         }
     }
@@ -382,6 +397,10 @@ impl Hub {
                 }
             }
             Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
+            Purpose::Reply(link) if never_written => {
+                self.on_reply_failed(state.session, link, exchange, None);
+            }
+            Purpose::Reply(link) => self.on_reply_over(state.session, link, exchange),
             Purpose::Aside(_) | Purpose::Delete => {}
         }
     }
@@ -415,6 +434,7 @@ impl Hub {
             Purpose::Replay(call) if open => self.on_lost_answer(call, None),
             Purpose::Initialize(_) => self.on_handshake_refused(ix, meaning, refusal),
             Purpose::Probe(_) | Purpose::Initialized => self.on_contact_refused(ix, state.purpose, meaning),
+            Purpose::Reply(link) => self.on_reply_refused(ix, link, exchange, meaning),
             _ => {}
         }
     }
@@ -467,6 +487,7 @@ impl Hub {
             Purpose::Initialize(_) | Purpose::Initialized if !state.answered => {
                 self.on_contact_failed(state.session, state.purpose, "no answer in time");
             }
+            Purpose::Reply(link) => self.on_reply_over(state.session, link, exchange),
             _ => {}
         }
     }

@@ -175,11 +175,14 @@ fn load(
     }
     let generation = state.grant_generation(lock, &loaded.records)?;
     let calls = CallJournal::load_previous(state)?;
+    let answers = CallJournal::load_answers(state)?;
     let journal = CallJournal::open(state, generation)?;
+    let damage = journal.damage();
+    let complete = damage.broken_lines == 0 && damage.unusable_files == 0;
     let mut seed = [0; 32];
     getrandom::fill(&mut seed)
         .map_err(|error| RunError::setup("get random bytes", std::io::Error::other(error)))?;
-    let hub = Hub::new(seed, generation);
+    let hub = Hub::new(seed, generation, setting.sealer.clone());
     let for_thread = setting.inbox.clone();
     let done = Box::new(move |done: evermux_store::Persisted| {
         if let Err(error) = &done.result {
@@ -190,6 +193,7 @@ fn load(
     });
     let persist = Persist::start(state, key.clone(), done);
     setting.inbox.tell(Told::Fact(Input::Configured(policies(&config))));
+    setting.inbox.tell(Told::Fact(Input::Answered { answers, complete }));
     setting.inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
     let Setting { sealer, inbox, tracker, phase } = setting;
     Ok(Parts { hub, generation, config, sealer, journal, persist, inbox, tracker, phase })

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evermux_core::names::Generation;
-use evermux_core::record::{JournalEntry, JournalledCall};
+use evermux_core::record::{JournalEntry, JournalledAnswer, JournalledCall};
 use nix::fcntl::OFlag;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -21,7 +21,7 @@ use crate::dir::StateDir;
 use crate::error::StoreError;
 use crate::failpoint::failpoint;
 use crate::file::{Dir, Refusal, open_own, temp_for};
-use crate::journal_line::{Fold, Line, parse_line, write_calls, write_entry};
+use crate::journal_line::{Fold, Line, parse_line, write_all, write_entry};
 
 /// Length in bytes at which a file is shortened to what is still needed. The caller of `append` waits for it:
 /// about 25 ms a megabyte on a busy machine (measured), so not more than one.
@@ -70,9 +70,9 @@ impl CallJournal {
         let mut found = Found::default();
         found.read_all(state.journal())?;
         let damage = found.damage;
-        let survivors = std::mem::take(&mut found.fold).survivors(now_ms);
+        let fold = std::mem::take(&mut found.fold);
         let path = state.journal().join(&name);
-        let (file, length) = replace(state.journal(), &path, &survivors)
+        let (file, length) = replace(state.journal(), &path, fold, now_ms)
             .map_err(|source| StoreError::io("cannot write", &path, source))?;
         failpoint("journal.before_unlink");
         found.unlink_ended(state.journal(), &name);
@@ -96,6 +96,16 @@ impl CallJournal {
     /// [`StoreError::Io`] if `journal/` cannot be listed.
     pub fn load_previous(state: &StateDir) -> Result<Vec<JournalledCall>, StoreError> {
         Self::load_previous_at(state, unix_ms()).map(|(calls, _)| calls)
+    }
+
+    /// The answers to asks that former processes took and may have posted, of the last 24 h. Changes nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if `journal/` cannot be listed.
+    pub fn load_answers(state: &StateDir) -> Result<Vec<JournalledAnswer>, StoreError> {
+        let mut found = Found::default();
+        found.read_all(state.journal())?;
+        Ok(found.fold.answers(unix_ms()))
     }
 
     fn load_previous_at(
@@ -165,15 +175,16 @@ impl CallJournal {
         if found.damage != JournalDamage::default() {
             tracing::warn!(damage = ?found.damage, "the call journal has parts that cannot be read");
         }
-        replace(dir, &dir.join(&self.name), &found.fold.survivors(now_ms))
+        replace(dir, &dir.join(&self.name), found.fold, now_ms)
     }
 }
 
 /// Writes a whole new file and puts it in place; only then may others be removed.
-fn replace(dir: &Dir, path: &Path, calls: &[JournalledCall]) -> io::Result<(File, u64)> {
+fn replace(dir: &Dir, path: &Path, fold: Fold, now_ms: u64) -> io::Result<(File, u64)> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut text = Vec::new();
-    write_calls(calls, &mut text);
+    let answers = fold.answers(now_ms);
+    write_all(&fold.survivors(now_ms), &answers, &mut text);
     let mut temp = temp_for(dir, name, true)?;
     temp.write_all(&text)?;
     // Says to everyone who finds the file that its process lives.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 
-use evermux_core::names::{Handshake, LinkNonce, Seq, Trajectory, WireId};
-use evermux_core::record::{JournalEntry, JournalledCall};
+use evermux_core::names::{Digest, Handshake, LinkNonce, Seq, Trajectory, WireId};
+use evermux_core::record::{JournalEntry, JournalledAnswer, JournalledCall};
 
 /// First line of every journal file.
 const VERSION_LINE: &str = "V 1";
@@ -31,6 +31,12 @@ pub(crate) fn write_entry(entry: &JournalEntry, out: &mut Vec<u8>) {
             .and_then(|()| serde_json::to_writer(&mut *out, cursor).map_err(Into::into)),
         JournalEntry::Settled { trajectory, wire } => write!(out, "D {trajectory} {}", wire.0),
         JournalEntry::Acked { link, seq } => write!(out, "A {link} {}", seq.0),
+        JournalEntry::Answered(answer) => {
+            let JournalledAnswer { link, trajectory, ask, at_ms, .. } = answer;
+            let seq = answer.seq.map_or_else(|| "-".to_owned(), |seq| seq.0.to_string());
+            let (handshake, wire) = (answer.handshake.0, answer.wire.0);
+            write!(out, "R {link} {seq} {trajectory} {handshake} {wire} {ask} {at_ms}")
+        }
         JournalEntry::LinkEnded { link } => write!(out, "E {link}"),
     };
     seal_line(start, out);
@@ -75,6 +81,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Line {
         "D" => parse_pair(rest)
             .map(|(trajectory, wire)| JournalEntry::Settled { trajectory, wire: WireId(wire) }),
         "A" => parse_pair(rest).map(|(link, seq)| JournalEntry::Acked { link, seq: Seq(seq) }),
+        "R" => parse_answered(rest),
         "V" => return Line::OtherVersion,
         "E" => rest.parse().ok().map(|link| JournalEntry::LinkEnded { link }),
         _ => return Line::Unknown,
@@ -97,10 +104,7 @@ fn parse_pair<T: std::str::FromStr>(rest: &str) -> Option<(T, u64)> {
 fn parse_sent(rest: &str) -> Option<JournalEntry> {
     let mut fields = rest.split(' ');
     let link: LinkNonce = fields.next()?.parse().ok()?;
-    let seq = match fields.next()? {
-        "-" => None,
-        number => Some(Seq(number.parse().ok()?)),
-    };
+    let seq = parse_seq(fields.next()?)?;
     let entry = JournalEntry::Sent {
         link,
         seq,
@@ -110,6 +114,24 @@ fn parse_sent(rest: &str) -> Option<JournalEntry> {
         at_ms: fields.next()?.parse().ok()?,
     };
     fields.next().is_none().then_some(entry)
+}
+
+fn parse_seq(field: &str) -> Option<Option<Seq>> {
+    if field == "-" { Some(None) } else { field.parse().ok().map(|seq| Some(Seq(seq))) }
+}
+
+fn parse_answered(rest: &str) -> Option<JournalEntry> {
+    let mut fields = rest.split(' ');
+    let answer = JournalledAnswer {
+        link: fields.next()?.parse().ok()?,
+        seq: parse_seq(fields.next()?)?,
+        trajectory: fields.next()?.parse().ok()?,
+        handshake: Handshake(fields.next()?.parse().ok()?),
+        wire: WireId(fields.next()?.parse().ok()?),
+        ask: fields.next()?.parse::<Digest>().ok()?,
+        at_ms: fields.next()?.parse().ok()?,
+    };
+    fields.next().is_none().then_some(JournalEntry::Answered(answer))
 }
 
 fn parse_cursor(rest: &str) -> Option<JournalEntry> {
@@ -131,6 +153,8 @@ pub(crate) struct Fold {
     /// A cursor or settlement names no handshake: it is about the newest.
     newest: HashMap<(Trajectory, WireId), Handshake>,
     by_link: HashMap<LinkNonce, BTreeSet<(Option<Seq>, CallKey)>>,
+    /// An acknowledged answer stays: its ask may come once more with what its server keeps.
+    answers: BTreeSet<JournalledAnswer>,
 }
 
 impl Fold {
@@ -153,7 +177,9 @@ impl Fold {
                 }
             }
             JournalEntry::Acked { link, seq } => self.acked(link, seq),
+            JournalEntry::Answered(answer) => drop(self.answers.insert(answer)),
             JournalEntry::LinkEnded { link } => {
+                self.answers.retain(|answer| answer.link != link);
                 for (_, key) in self.by_link.remove(&link).unwrap_or_default() {
                     self.calls.remove(&key);
                 }
@@ -191,6 +217,12 @@ impl Fold {
         }
     }
 
+    /// The answers that must not be posted again.
+    pub(crate) fn answers(&self, now_ms: u64) -> Vec<JournalledAnswer> {
+        let young = |answer: &&JournalledAnswer| now_ms.saturating_sub(answer.at_ms) <= FORGET_AFTER_MS;
+        self.answers.iter().filter(young).copied().collect()
+    }
+
     /// What another process may still be asked about. A settled call without a number is not: only a number can
     /// be repeated.
     pub(crate) fn survivors(self, now_ms: u64) -> Vec<JournalledCall> {
@@ -201,9 +233,12 @@ impl Fold {
     }
 }
 
-/// The lines that say what `calls` say, with the version line.
-pub(crate) fn write_calls(calls: &[JournalledCall], out: &mut Vec<u8>) {
+/// The lines that say what `calls` and `answers` say, with the version line.
+pub(crate) fn write_all(calls: &[JournalledCall], answers: &[JournalledAnswer], out: &mut Vec<u8>) {
     write_version(out);
+    for answer in answers {
+        write_entry(&JournalEntry::Answered(*answer), out);
+    }
     for call in calls {
         let JournalledCall { link, seq, trajectory, handshake, wire, cursor, settled, at_ms } = call.clone();
         write_entry(&JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms }, out);

@@ -1,10 +1,10 @@
 //! What survives a kill: records as the persist thread wrote them, and the journal as the store folds it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use evermux_core::input::Ticket;
 use evermux_core::names::{Handshake, Trajectory, WireId};
-use evermux_core::record::{JournalEntry, JournalledCall, Record, Sync};
+use evermux_core::record::{JournalEntry, JournalledAnswer, JournalledCall, Record, Sync};
 
 #[derive(Debug, Clone)]
 enum Order {
@@ -89,6 +89,7 @@ impl Disk {
 #[derive(Debug, Default)]
 pub struct Journal {
     calls: BTreeMap<(Trajectory, Handshake, WireId), JournalledCall>,
+    answers: BTreeSet<JournalledAnswer>,
 }
 
 impl Journal {
@@ -120,7 +121,11 @@ impl Journal {
             JournalEntry::Acked { link, seq } => {
                 self.calls.retain(|_, call| call.link != link || call.seq.is_none_or(|old| old >= seq));
             }
-            JournalEntry::LinkEnded { link } => self.calls.retain(|_, call| call.link != link),
+            JournalEntry::Answered(answer) => drop(self.answers.insert(answer)),
+            JournalEntry::LinkEnded { link } => {
+                self.calls.retain(|_, call| call.link != link);
+                self.answers.retain(|answer| answer.link != link);
+            }
         }
     }
 
@@ -128,6 +133,10 @@ impl Journal {
         let mine = |key: &&(Trajectory, Handshake, WireId)| key.0 == trajectory && key.2 == wire;
         let key = *self.calls.keys().filter(mine).max_by_key(|key| key.1)?;
         self.calls.get_mut(&key)
+    }
+
+    pub fn answers(&self) -> Vec<JournalledAnswer> {
+        self.answers.iter().copied().collect()
     }
 
     pub fn survivors(&self) -> Vec<JournalledCall> {

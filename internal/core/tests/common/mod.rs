@@ -24,7 +24,7 @@ use evermux_core::input::{Delivery, ExchangeId, Fact, Input, Now, Policy, Sender
 use evermux_core::names::{Digest, Generation, UpstreamName};
 use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
 use evermux_core::record::Fingerprint;
-use evermux_core::seal::LinkClaim;
+use evermux_core::seal::{LinkClaim, Sealer};
 use evermux_core::status::SessionReport;
 use mcp_wire::Message;
 
@@ -91,6 +91,11 @@ pub fn fingerprint(identity: u128) -> Fingerprint {
     Fingerprint { endpoint: Digest(1), identity: Digest(identity), headers: Digest(2), class: Digest(3) }
 }
 
+/// One state directory, one key: what one process sealed the next one opens.
+pub fn sealer() -> Sealer {
+    Sealer::new(&[9; 32])
+}
+
 /// Each process has its own randomness.
 fn seed(generation: u64) -> [u8; 32] {
     let mut seed = [7; 32];
@@ -118,7 +123,7 @@ impl World {
 
     pub fn with(policy: Policy) -> Self {
         let mut world = Self {
-            hub: Hub::new(seed(1), Generation(1)),
+            hub: Hub::new(seed(1), Generation(1), sealer()),
             now_ms: 1000,
             generation: 1,
             policies: vec![policy],
@@ -504,12 +509,13 @@ impl World {
             response.closed = true;
         }
         self.generation += 1;
-        self.hub = Hub::new(seed(self.generation), Generation(self.generation));
+        self.hub = Hub::new(seed(self.generation), Generation(self.generation), sealer());
         self.drained = false;
         let was = std::mem::replace(&mut self.auto, false);
         self.configure();
         let (records, journal) = (self.disk.records(), self.disk.journal.survivors());
         self.rules.loaded(&records, &journal);
+        self.put(Input::Answered { answers: self.disk.journal.answers(), complete: true });
         self.put(Input::Loaded { records, journal });
         self.auto = was;
     }

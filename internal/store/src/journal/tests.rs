@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::fs::OpenOptions;
 
-use evermux_core::names::{Handshake, LinkNonce, Seq, Trajectory, WireId};
+use evermux_core::names::{Digest, Handshake, LinkNonce, Seq, Trajectory, WireId};
 use proptest::prelude::*;
 
 use super::*;
@@ -96,6 +96,46 @@ fn forgets_what_cannot_be_repeated() {
     assert_eq!(wires(&load(&home).0), [2]);
     journal.append(&[settled(2)]).unwrap();
     assert_eq!(wires(&load(&home).0), [2], "settled, but its number may be repeated");
+}
+
+fn answer(link: u128, seq: Option<u64>, ask: u128) -> JournalledAnswer {
+    JournalledAnswer {
+        link: LinkNonce(link),
+        seq: seq.map(Seq),
+        trajectory: Trajectory(7),
+        handshake: Handshake(1),
+        wire: WireId(3),
+        ask: Digest(ask),
+        at_ms: NOW,
+    }
+}
+
+#[test]
+fn an_answer_that_was_taken_is_remembered_over_kill_and_rotation() {
+    let home = Home::new();
+    let answers = |home: &Home| {
+        let mut found = Found::default();
+        found.read_all(home.reopen().journal()).unwrap();
+        assert_eq!(found.damage, JournalDamage::default());
+        found.fold.answers(NOW)
+    };
+    let (first, second, other) = (answer(1, Some(4), 1), answer(1, None, 2), answer(2, Some(1), 3));
+    let old = JournalledAnswer { at_ms: NOW - FORGET_AFTER_MS - 1, ..answer(1, Some(5), 9) };
+    let mut journal = open(&home, 1);
+    journal.append(&[first, second, other, old].map(JournalEntry::Answered)).unwrap();
+    // An acknowledged number: the ask itself may come again.
+    journal.append(&[acked(1, 99), JournalEntry::Answered(first)]).unwrap();
+    let mut kept = answers(&home);
+    kept.sort_unstable();
+    let mut expected = vec![first, second, other];
+    expected.sort_unstable();
+    assert_eq!(kept, expected);
+    journal.rotate(NOW);
+    drop(journal);
+    let mut journal = open(&home, 2);
+    assert_eq!(answers(&home), kept);
+    journal.append(&[JournalEntry::LinkEnded { link: LinkNonce(1) }]).unwrap();
+    assert_eq!(answers(&home), [other]);
 }
 
 #[test]
@@ -277,6 +317,7 @@ impl Naive {
                 self.calls.retain(|call| call.link != link || call.seq.is_none_or(|own| own >= seq));
             }
             JournalEntry::LinkEnded { link } => self.calls.retain(|call| call.link != link),
+            JournalEntry::Answered(_) => {}
         }
     }
 

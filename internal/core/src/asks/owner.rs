@@ -1,0 +1,96 @@
+//! Whose an ask is. On a call's stream that is known; elsewhere it is a conclusion, drawn only if it is certain.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::No;
+use crate::call::CallId;
+use crate::hub::Hub;
+use crate::input::Mono;
+use crate::names::{Handshake, LinkNonce, WireId};
+use crate::session::SessionIx;
+
+/// A call whose answer was lost may still run this long.
+const MAY_RUN: Duration = Duration::from_secs(3600);
+/// Such calls that are remembered.
+const MOST_LOOSE: usize = 1024;
+
+/// Calls that are over for their clients and may still run at the server.
+#[derive(Debug, Default)]
+pub(crate) struct Loose {
+    calls: VecDeque<(SessionIx, Handshake, LinkNonce, Mono)>,
+    /// Until then it is not known which calls run: former processes left journals that cannot be read, or there
+    /// were too many.
+    unknown_until: Option<Mono>,
+}
+
+impl Loose {
+    fn add(&mut self, ix: SessionIx, handshake: Handshake, link: LinkNonce, now: Mono) {
+        while self.calls.front().is_some_and(|(.., at)| now.saturating_sub(*at) >= MAY_RUN) {
+            self.calls.pop_front();
+        }
+        self.calls.push_back((ix, handshake, link, now));
+        if self.calls.len() > MOST_LOOSE {
+            self.calls.pop_front();
+            self.unknown_until = Some(now + MAY_RUN);
+        }
+    }
+}
+
+impl Hub {
+    /// The journals of former processes could not be read whole.
+    pub(super) fn doubt_calls(&mut self) {
+        self.asks.loose.unknown_until = Some(self.now.mono + MAY_RUN);
+    }
+
+    /// A call ended for its client without the server's word that it is over.
+    pub(crate) fn note_loose(&mut self, ix: SessionIx, handshake: Handshake, link: LinkNonce) {
+        let now = self.now.mono;
+        self.asks.loose.add(ix, handshake, link, now);
+    }
+
+    pub(super) fn owner_of_call(&self, call: CallId) -> Result<LinkNonce, No> {
+        let wanted = self.calls.get(&call).filter(|state| !state.cancelled);
+        wanted.map(|state| state.link).ok_or(No::Gone)
+    }
+
+    /// The owner of the only calls that run in the session, in whatever process they were sent; or of the session.
+    pub(super) fn owner_on_get(&self, ix: SessionIx) -> Result<LinkNonce, No> {
+        let session = self.sessions.get(&ix).ok_or(No::Gone)?;
+        if let Some(owner) = session.key.owner {
+            return if self.ended.contains(&owner) { Err(No::Gone) } else { Ok(owner) };
+        }
+        let now = self.now.mono;
+        if self.asks.loose.unknown_until.is_some_and(|until| now < until) {
+            return Err(No::Unclear);
+        }
+        let calls = session.in_flight.values().filter_map(|call| self.calls.get(call));
+        let running = calls.filter(|call| call.was_sent() && call.handshake == session.handshake);
+        let (mut links, mut wanted) = (BTreeSet::new(), false);
+        for call in running {
+            links.insert(call.link);
+            wanted |= !call.cancelled;
+        }
+        // Those that this process looks for on behalf of their client are counted above.
+        let known = |wire: WireId| session.in_flight.contains_key(&wire);
+        let hour = u64::try_from(MAY_RUN.as_millis()).unwrap_or(u64::MAX);
+        let young = |at_ms: u64| self.now.wall_ms.saturating_sub(at_ms) < hour;
+        for call in self.journal.values().chain(&self.unclaimed) {
+            let here = call.trajectory == session.trajectory && call.handshake == session.handshake;
+            if here && !call.settled && young(call.at_ms) && !known(call.wire) {
+                links.insert(call.link);
+                wanted = true;
+            }
+        }
+        for (other, handshake, link, at) in &self.asks.loose.calls {
+            if *other == ix && *handshake == session.handshake && now.saturating_sub(*at) < MAY_RUN {
+                links.insert(*link);
+            }
+        }
+        match (links.first(), links.len()) {
+            (Some(link), 1) if wanted && !self.ended.contains(link) => Ok(*link),
+            (Some(_), 1) | (None, _) => Err(No::Gone),
+            (Some(_), _) => Err(No::Unclear),
+        }
+    }
+}
