@@ -49,6 +49,23 @@ impl Hub {
         self.asks.loose.add(ix, handshake, link, now);
     }
 
+    /// Nobody will come back for this link's calls of former processes; they may run all the same.
+    pub(crate) fn loosen_journalled(&mut self, link: LinkNonce) {
+        let calls: Vec<_> = self
+            .journal
+            .values()
+            .filter(|call| call.link == link && !call.settled)
+            .map(|call| (call.trajectory, call.handshake))
+            .collect();
+        for (trajectory, handshake) in calls {
+            let mut sessions = self.sessions.iter();
+            let session = sessions.find(|(_, session)| session.trajectory == trajectory).map(|(ix, _)| *ix);
+            if let Some(ix) = session {
+                self.note_loose(ix, handshake, link);
+            }
+        }
+    }
+
     pub(super) fn owner_of_call(&self, call: CallId) -> Result<LinkNonce, No> {
         let wanted = self.calls.get(&call).filter(|state| !state.cancelled);
         wanted.map(|state| state.link).ok_or(No::Gone)

@@ -36,6 +36,8 @@ pub struct Client {
     pub link: Option<LinkClaim>,
     pub sent: BTreeMap<u64, Sent>,
     pub heard: Vec<String>,
+    /// The raw ids of what it was asked, as often as it came.
+    pub asked: Vec<String>,
     /// Says `Evermux-Seq` and `Evermux-Ack`, as the shim does.
     pub numbers: bool,
     pub acks: bool,
@@ -52,6 +54,7 @@ impl Client {
             link: None,
             sent: BTreeMap::new(),
             heard: Vec::new(),
+            asked: Vec::new(),
             numbers: true,
             acks: true,
             gone: false,

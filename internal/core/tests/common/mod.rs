@@ -10,6 +10,7 @@
 )]
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "test code")]
 
+pub mod asks;
 pub mod client;
 pub mod disk;
 pub mod rules;
@@ -26,7 +27,7 @@ use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
 use evermux_core::record::Fingerprint;
 use evermux_core::seal::{LinkClaim, Sealer};
 use evermux_core::status::SessionReport;
-use mcp_wire::Message;
+use mcp_wire::{Kind, Message};
 
 pub use client::{Client, Reply};
 use disk::Disk;
@@ -143,6 +144,7 @@ impl World {
             pumping: false,
             next_stream: 0,
         };
+        world.rules.asks.own_sessions = world.policies.iter().any(|policy| policy.own_sessions);
         world.configure();
         world
     }
@@ -209,6 +211,7 @@ impl World {
             return;
         }
         self.rules.fact(exchange, &fact);
+        self.rules.asks.fact(&self.open[&exchange], &fact, self.now_ms);
         if matches!(fact, Fact::Ended(_)) {
             self.open.remove(&exchange);
             self.rules.ended(exchange);
@@ -244,6 +247,7 @@ impl World {
             }
             Output::Journal(entry) => {
                 self.rules.journalled(&entry);
+                self.rules.asks.journalled(&entry, self.now_ms);
                 self.disk.journal.add(entry);
             }
             Output::WriteRecord { ticket, record, sync } => self.disk.write(ticket, *record, sync),
@@ -299,6 +303,15 @@ impl World {
         response.ids += usize::from(id.is_some());
         let (client, seq, listening, closed) =
             (response.client, response.seq, response.listening, response.closed);
+        if let Ok(message) = Message::parse(data.clone())
+            && message.kind() == Kind::Request
+        {
+            self.rules.asks.shown(client, self.clients[client].link.as_ref(), &message);
+            if !closed {
+                self.clients[client].asked.push(asks::raw_id(&message));
+            }
+        }
+        let response = self.response(stream);
         if !data.is_empty() {
             response.bodies.push(String::from_utf8_lossy(data).into_owned());
         }
@@ -328,6 +341,7 @@ impl World {
         };
         let open = Open { spec, message };
         self.rules.starting(exchange, &open, &self.upstream);
+        self.rules.asks.starting(&open);
         self.open.insert(exchange, open.clone());
         self.started.push((exchange, open));
         self.arrived.push_back(exchange);
@@ -479,6 +493,30 @@ impl World {
         self.put(Input::LinkEnded { stream, from });
     }
 
+    /// A client that has initialized with these capabilities.
+    pub fn able(&mut self, capabilities: &str) -> usize {
+        let client = self.client();
+        self.ask(
+            client,
+            "initialize",
+            &format!(r#"{{"protocolVersion":"2025-11-25","capabilities":{capabilities}}}"#),
+        );
+        self.tell(client, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        client
+    }
+
+    /// A client answers what it was asked, by the id it saw. What it says names it.
+    pub fn answer(&mut self, client: usize, id: &str) -> u64 {
+        self.say(client, &asks::answer_of(client, id))
+    }
+
+    /// Responses that were started towards the upstream, oldest first.
+    pub fn replies(&self) -> Vec<String> {
+        let replies = self.started.iter().filter(|(_, open)| method_of(open) == "response");
+        let text = |open: &Open| String::from_utf8_lossy(open.message.as_ref().unwrap().bytes()).into_owned();
+        replies.map(|(_, open)| text(open)).collect()
+    }
+
     // ---- time and death ----
 
     /// Time goes on, with a tick at each deadline on the way.
@@ -515,6 +553,7 @@ impl World {
         self.configure();
         let (records, journal) = (self.disk.records(), self.disk.journal.survivors());
         self.rules.loaded(&records, &journal);
+        self.rules.asks.killed();
         self.put(Input::Answered { answers: self.disk.journal.answers(), complete: true });
         self.put(Input::Loaded { records, journal });
         self.auto = was;

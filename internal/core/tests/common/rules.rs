@@ -39,6 +39,7 @@ pub struct Rules {
     announced: BTreeSet<u64>,
     wires: BTreeMap<(Trajectory, WireId), (LinkNonce, Option<Seq>)>,
     sendings: BTreeMap<String, Sending>,
+    pub asks: super::asks::AskRules,
 }
 
 fn key(open: &Open) -> Key {

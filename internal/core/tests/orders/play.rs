@@ -2,6 +2,7 @@
 //! shrinks well.
 
 use evermux_core::input::{ExchangeId, Fact, Input};
+use evermux_core::names::SessionId;
 use proptest::prelude::*;
 
 use crate::common::{Answer, NAME, World, fingerprint, method_of, policy, upstream::*};
@@ -17,6 +18,8 @@ pub(crate) enum Op {
     Repeat(u8, u8),
     Listen(u8),
     EndLink(u8),
+    /// A client answers its n-th question, or another client's.
+    Answer(u8, u8, bool),
     /// The upstream treats the n-th new exchange.
     Serve(u8, u8),
     /// All new exchanges are treated well.
@@ -45,9 +48,10 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         6 => (small(), small()).prop_map(|(c, k)| Op::Repeat(c, k)),
         3 => small().prop_map(Op::Listen),
         1 => small().prop_map(Op::EndLink),
+        10 => (small(), small(), prop::bool::weighted(0.1)).prop_map(|(c, n, o)| Op::Answer(c, n, o)),
         24 => (small(), 0u8..24).prop_map(|(n, a)| Op::Serve(n, a)),
         8 => Just(Op::ServeAll),
-        12 => (small(), 0u8..9).prop_map(|(n, a)| Op::More(n, a)),
+        20 => (small(), 0u8..15).prop_map(|(n, a)| Op::More(n, a)),
         14 => prop::bool::weighted(0.9).prop_map(Op::Persist),
         10 => prop::sample::select(vec![1, 60, 120, 400, 1_000, 6_000, 31_000, 61_000]).prop_map(Op::Advance),
         4 => Just(Op::Restart),
@@ -61,6 +65,8 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
 pub(crate) struct Play {
     w: World,
     drained: bool,
+    questions: u64,
+    last_question: Option<(Option<SessionId>, String)>,
 }
 
 const MOST_CLIENTS: usize = 4;
@@ -75,7 +81,7 @@ impl Play {
         w.configure();
         w.upstream.offers_stream = true;
         w.auto = false;
-        let mut play = Self { w, drained: false };
+        let mut play = Self { w, drained: false, questions: 0, last_question: None };
         play.join();
         play
     }
@@ -84,7 +90,8 @@ impl Play {
         if self.w.clients.len() < MOST_CLIENTS {
             let identity = if self.w.clients.len() % 3 == 2 { 2 } else { 1 };
             let client = self.w.client_of(Some(identity));
-            self.w.join_slowly(client);
+            let able = r#"{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"sampling":{}}}"#;
+            self.w.ask(client, "initialize", able);
         }
     }
 
@@ -155,6 +162,7 @@ impl Play {
                     self.w.listen(client);
                 }
             }
+            Op::Answer(client, n, others) => self.answer(client, n, others),
             Op::EndLink(client) => {
                 if let Some(client) = self.pick(client) {
                     self.w.end_link(client);
@@ -211,6 +219,18 @@ impl Play {
         }
     }
 
+    fn answer(&mut self, client: u8, n: u8, others: bool) {
+        let Some(client) = self.pick(client) else { return };
+        let asked: Vec<String> = (0..self.w.clients.len())
+            .filter(|other| (*other == client) != others)
+            .flat_map(|other| self.w.clients[other].asked.clone())
+            .collect();
+        if let Some(id) = asked.get(usize::from(n) % asked.len().max(1)) {
+            let id = id.clone();
+            self.w.answer(client, &id);
+        }
+    }
+
     fn more(&mut self, n: u8, what: u8) {
         let Some(exchange) = self.running(n) else { return };
         let open = self.w.open[&exchange].clone();
@@ -232,10 +252,40 @@ impl Play {
             5 => clean(),
             6 => says(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#),
             7 => says(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#),
-            _ if request.is_some() && method_of(&open) != "initialize" => says(&result_of(&open)),
+            8 if request.is_some() && method_of(&open) != "initialize" => says(&result_of(&open)),
+            9 => says(&self.question("elicitation/create")),
+            10 => says_at(&self.question("elicitation/create"), &cursor),
+            11 => says_at(&self.question("sampling/createMessage"), &cursor),
+            12 => says(&self.question("roots/list")),
+            // Told again, here or on another stream.
+            13 => match &self.last_question {
+                Some((session, text)) if *session == open.spec.session => says(text),
+                _ => return,
+            },
+            14 => says(&format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{}}}}}"#,
+                self.id(self.questions)
+            )),
             _ => return,
         };
+        if matches!(what, 9..=12)
+            && let Fact::Message { message, .. } = &fact
+        {
+            let text = String::from_utf8_lossy(message.bytes()).into_owned();
+            self.last_question = Some((open.spec.session, text));
+        }
         self.w.fact(exchange, fact);
+    }
+
+    /// The server's own ids: numbers and strings, never the same twice in a session.
+    fn id(&self, n: u64) -> String {
+        if n % 2 == 0 { n.to_string() } else { format!("\"{n}\"") }
+    }
+
+    fn question(&mut self, method: &str) -> String {
+        self.questions += 1;
+        let id = self.id(self.questions);
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"message":"?"}}}}"#)
     }
 
     /// Everything turns out well from here on: then everything ends.
@@ -259,7 +309,7 @@ impl Play {
             }
         }
         let sizes = self.w.hub.sizes();
-        for table in ["calls", "pending", "waiting", "in_flight", "tickets"] {
+        for table in ["calls", "pending", "waiting", "in_flight", "tickets", "lanes"] {
             assert_eq!(sizes[table], 0, "{table} is not empty: {sizes:?}");
         }
         let asides = self.w.open.values().filter(|open| method_of(open) != "GET").count();

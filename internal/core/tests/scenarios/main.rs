@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod asks;
 mod cancels;
 mod ends;
 mod first_use;

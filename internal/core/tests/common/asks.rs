@@ -1,0 +1,166 @@
+//! What must hold for asks at every moment: no question before another's eyes, no answer but from who was asked, and
+//! none twice (P7).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evermux_core::input::{End, Fact};
+use evermux_core::names::{Handshake, LinkNonce, Trajectory, WireId};
+use evermux_core::output::Verb;
+use evermux_core::record::JournalEntry;
+use evermux_core::seal::LinkClaim;
+use mcp_wire::{Kind, Message};
+
+use super::{Open, method_of, sealer};
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// A call that was sent and not settled.
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    link: LinkNonce,
+    handshake: Handshake,
+    at_ms: u64,
+    /// Another process sent it: it counts for an hour.
+    former: bool,
+}
+
+/// What tells one question from another at the upstream.
+type Question = (String, String);
+
+#[derive(Debug, Default)]
+pub struct AskRules {
+    owners: BTreeMap<(Trajectory, WireId), LinkNonce>,
+    running: BTreeMap<(Trajectory, WireId), Running>,
+    last_sent: BTreeMap<u64, (Trajectory, Handshake)>,
+    trajectories: BTreeMap<String, (Trajectory, Handshake)>,
+    /// Whose a question of the GET stream was when it came.
+    on_get: BTreeMap<(Trajectory, String), Option<LinkNonce>>,
+    asked: BTreeMap<(Trajectory, WireId), BTreeSet<String>>,
+    shown: BTreeMap<Question, BTreeSet<usize>>,
+    /// Answers of clients that may have reached the upstream.
+    answered: BTreeSet<Question>,
+    pub answers: usize,
+    /// `share = "client"`.
+    pub own_sessions: bool,
+}
+
+pub fn raw_id(message: &Message) -> String {
+    message.id().map(|id| String::from_utf8_lossy(id.as_raw()).into_owned()).unwrap_or_default()
+}
+
+pub fn answer_of(client: usize, id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"decision":"approved","by":"c{client}"}}}}"#)
+}
+
+fn session_of(open: &Open) -> String {
+    open.spec.session.as_ref().map(|id| id.expose().to_owned()).unwrap_or_default()
+}
+
+/// The request whose stream it is, also when it is read on; 0 elsewhere.
+fn wire_of(open: &Open) -> WireId {
+    let own = open.message.as_ref().filter(|message| message.kind() == Kind::Request);
+    let own = own.filter(|_| !matches!(method_of(open), "ping" | "initialize"));
+    let own = own.and_then(Message::id).and_then(|id| id.as_number());
+    let last = open.spec.last_event_id.as_ref().filter(|_| matches!(open.spec.verb, Verb::Get));
+    let read_on = last.and_then(|last| last.split('/').nth(1)?.parse().ok());
+    WireId(own.or(read_on).unwrap_or(0))
+}
+
+impl AskRules {
+    pub fn journalled(&mut self, entry: &JournalEntry, now_ms: u64) {
+        match entry {
+            JournalEntry::Sent { link, trajectory, handshake, wire, .. } => {
+                self.owners.insert((*trajectory, *wire), *link);
+                self.running.insert(
+                    (*trajectory, *wire),
+                    Running { link: *link, handshake: *handshake, at_ms: now_ms, former: false },
+                );
+                self.last_sent.insert(wire.0, (*trajectory, *handshake));
+            }
+            JournalEntry::Settled { trajectory, wire } => drop(self.running.remove(&(*trajectory, *wire))),
+            JournalEntry::Acked { link, .. } | JournalEntry::LinkEnded { link } => {
+                self.running.retain(|_, call| call.link != *link);
+            }
+            JournalEntry::Cursor { .. } | JournalEntry::Answered(_) => {}
+        }
+    }
+
+    pub fn starting(&mut self, open: &Open) {
+        let wire = wire_of(open);
+        if let (Verb::Post(_), Some(trajectory)) = (&open.spec.verb, self.last_sent.get(&wire.0)) {
+            self.trajectories.insert(session_of(open), *trajectory);
+        }
+        let Some(message) = open.message.as_ref().filter(|_| method_of(open) == "response") else { return };
+        let text = String::from_utf8_lossy(message.bytes()).into_owned();
+        let Some((_, rest)) = text.split_once(r#""by":"c"#) else { return };
+        let client: usize = rest.split('"').next().and_then(|n| n.parse().ok()).expect("a client");
+        let question = (session_of(open), raw_id(message));
+        let shown =
+            self.shown.get(&question).unwrap_or_else(|| panic!("an answer to {question:?}, never shown"));
+        assert!(shown.contains(&client), "P7: c{client} answers what {shown:?} was asked");
+        assert!(self.answered.insert(question.clone()), "P7: {question:?} is answered twice");
+        self.answers += 1;
+    }
+
+    pub fn fact(&mut self, open: &Open, fact: &Fact, now_ms: u64) {
+        if let Fact::Ended(End::NeverWritten(_) | End::Refused(_)) = fact {
+            let text = open.message.as_ref().map(|m| (session_of(open), raw_id(m)));
+            // Known not to count: it may be sent again.
+            if let Some(question) = text.filter(|_| method_of(open) == "response") {
+                self.answered.remove(&question);
+            }
+        }
+        let Fact::Message { message, .. } = fact else { return };
+        if message.kind() != Kind::Request || message.method() == Some("ping") {
+            return;
+        }
+        let Some((trajectory, handshake)) = self.trajectories.get(&session_of(open)).copied() else { return };
+        let wire = wire_of(open);
+        self.asked.entry((trajectory, wire)).or_default().insert(raw_id(message));
+        if wire.0 == 0 {
+            let running = self.running.iter().filter(|((other, _), call)| {
+                *other == trajectory
+                    && call.handshake == handshake
+                    && (!call.former || now_ms.saturating_sub(call.at_ms) < HOUR_MS)
+            });
+            let links: BTreeSet<LinkNonce> = running.map(|(_, call)| call.link).collect();
+            let only = links.first().copied().filter(|_| links.len() == 1);
+            self.on_get.entry((trajectory, raw_id(message))).or_insert(only);
+        }
+    }
+
+    /// A client is asked something.
+    pub fn shown(&mut self, client: usize, link: Option<&LinkClaim>, message: &Message) {
+        let text: String = serde_json::from_str(&raw_id(message)).expect("a client is asked under a string");
+        let claim = sealer().open_ask(&text).expect("a client is asked under a sealed id");
+        let link = link.expect("a link").nonce;
+        assert_eq!(claim.link, link, "the id names another link than the one that is asked");
+        let own = String::from_utf8_lossy(claim.id.as_raw()).into_owned();
+        if claim.wire.0 == 0 {
+            let owner = self.on_get.get(&(claim.trajectory, own.clone())).copied().flatten();
+            assert!(
+                self.own_sessions || owner == Some(link),
+                "B39: a question of the GET stream goes to {link:?}, not {owner:?}"
+            );
+        } else {
+            let key = (claim.trajectory, claim.wire);
+            assert_eq!(self.owners.get(&key), Some(&link), "B39: another call's question");
+            assert!(self.asked[&key].contains(&own), "B39: asked on another stream");
+        }
+        let session = self
+            .trajectories
+            .iter()
+            .filter(|(_, t)| **t == (claim.trajectory, claim.handshake))
+            .map(|(s, _)| s.clone());
+        for session in session.collect::<Vec<_>>() {
+            let clients = self.shown.entry((session, own.clone())).or_default();
+            clients.insert(client);
+            assert_eq!(clients.len(), 1, "B39: {own} is shown to {clients:?}");
+        }
+    }
+
+    pub fn killed(&mut self) {
+        self.on_get.clear();
+        self.running.values_mut().for_each(|call| call.former = true);
+    }
+}
