@@ -86,12 +86,13 @@ pub(super) struct AskBook {
 }
 
 impl AskBook {
+    /// The newest of that id: a raw message may use one again.
     fn find(&self, session: &str, id: &str) -> Option<&Ask> {
-        self.asks.iter().find(|ask| ask.session == session && ask.id == id)
+        self.asks.iter().rev().find(|ask| ask.session == session && ask.id == id)
     }
 
     fn find_mut(&mut self, session: &str, id: &str) -> Option<&mut Ask> {
-        self.asks.iter_mut().find(|ask| ask.session == session && ask.id == id)
+        self.asks.iter_mut().rev().find(|ask| ask.session == session && ask.id == id)
     }
 
     fn mint(&self, ids: AskIds, session: &str) -> String {
@@ -101,6 +102,24 @@ impl AskBook {
             AskIds::NumberPerSession => {
                 self.asks.iter().filter(|ask| ask.session == session).count().to_string()
             }
+        }
+    }
+
+    fn note(&mut self, session: &str, id: &str, method: &str, params: Option<&str>) {
+        let known: AskParams<'_> = params.and_then(|raw| serde_json::from_str(raw).ok()).unwrap_or_default();
+        self.asks.push(Ask {
+            session: session.to_owned(),
+            id: id.to_owned(),
+            method: method.to_owned(),
+            elicitation_id: known.elicitation_id.map(Cow::into_owned),
+            fate: Fate::Open,
+        });
+    }
+
+    /// Notes a raw message that goes to a session, if it asks something.
+    pub(super) fn note_message(&mut self, session: &str, message: &Message) {
+        if let (Some(method), Some(id)) = (&message.method, &message.id) {
+            self.note(session, id, method, message.params.as_deref());
         }
     }
 
@@ -161,14 +180,7 @@ fn send(state: &mut State, session: &str, stream: u64, method: &str, params: Opt
         return None;
     }
     let id = state.asks.mint(state.script.ask_ids, session);
-    let known: AskParams<'_> = params.and_then(|raw| serde_json::from_str(raw).ok()).unwrap_or_default();
-    state.asks.asks.push(Ask {
-        session: session.to_owned(),
-        id: id.clone(),
-        method: method.to_owned(),
-        elicitation_id: known.elicitation_id.map(Cow::into_owned),
-        fate: Fate::Open,
-    });
+    state.asks.note(session, &id, method, params);
     let name = serde_json::Value::from(method);
     let params = params.map_or_else(String::new, |raw| format!(r#","params":{raw}"#));
     state.push(session, stream, format!(r#"{{"jsonrpc":"2.0","id":{id},"method":{name}{params}}}"#));

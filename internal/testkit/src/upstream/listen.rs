@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -70,14 +69,13 @@ pub(super) fn deliver(shared: &Arc<Shared>, received: &Received, site: &Site) ->
 }
 
 /// Gives a notification to every listener that wants it. To whom it goes by session is decided elsewhere.
-pub(super) fn broadcast(state: &mut State, message: &str) {
-    let message = Message::parse(&Bytes::copy_from_slice(message.as_bytes()));
+pub(super) fn broadcast(state: &mut State, message: &Message) {
     let Some(method) = &message.method else { return };
     for session in state.visits.values_mut() {
         let Some(listening) = session.visit.as_ref().and_then(|visit| visit.listening.as_ref()) else {
             continue;
         };
-        if listening.wanted.wants(&message)
+        if listening.wanted.wants(message)
             && let Some(log) = session.streams.get_mut(&listening.stream)
         {
             log.messages.push(marked(&listening.id, method, message.params.as_deref()));

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -17,6 +18,7 @@ use super::events::StreamLog;
 use super::faults::FaultBook;
 use super::journal::{Entry, Journal, Violation};
 use super::lists::Cursors;
+use super::rpc::Message;
 use crate::wait::Watched;
 
 /// The stream number of a session's GET stream.
@@ -180,16 +182,18 @@ impl State {
     }
 
     /// Appends a notification to the GET stream of each session that `wanted` picks.
-    pub(super) fn broadcast(&mut self, message: &str, wanted: impl Fn(&Session) -> bool) {
+    pub(super) fn broadcast(&mut self, raw: &str, wanted: impl Fn(&Session) -> bool) {
         let keep = self.script.replies.has_event_ids();
-        for session in self.sessions.values_mut().filter(|session| wanted(session)) {
+        let message = Message::parse(&Bytes::copy_from_slice(raw.as_bytes()));
+        for (id, session) in self.sessions.iter_mut().filter(|(_, session)| wanted(session)) {
             let log = session.get_stream();
             // Without an event store a message that nobody listens to is lost.
             if keep || log.viewer.is_some() {
-                log.messages.push(message.to_owned());
+                log.messages.push(raw.to_owned());
+                self.asks.note_message(id, &message);
             }
         }
-        super::listen::broadcast(self, message);
+        super::listen::broadcast(self, &message);
     }
 
     /// The rules that a request breaks; remembers its id.

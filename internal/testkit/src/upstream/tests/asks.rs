@@ -194,3 +194,17 @@ fn logs_come_on_their_stream_and_obey_the_level() {
     upstream.log("warning", "kept");
     assert!(next_data(&mut get).contains("kept"));
 }
+
+#[test]
+fn a_raw_request_is_an_ask_too() {
+    let upstream = Upstream::start(Script::default());
+    let session = open_session(&upstream);
+    for _ in 0..2 {
+        upstream.notify(r#"{"jsonrpc":"2.0","id":7,"method":"ping"}"#);
+        post(&upstream, &session, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+    }
+    upstream.assert_no_violations();
+    assert_eq!(upstream.ask_answers().len(), 2);
+    post(&upstream, &session, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+    assert_eq!(upstream.journal().last().unwrap().violations, [Violation::AskAnsweredTwice]);
+}
