@@ -112,12 +112,13 @@ fn a_call_that_needs_input_ends_and_comes_again() {
     assert_eq!((status, &reply["error"]["code"]), (400, &(-32021).into()));
     assert!(reply["error"]["data"]["requiredCapabilities"]["elicitation"]["form"].is_object());
     let able = meta(r#"{"elicitation":{"form":{}}}"#);
-    let call = |params: &str| {
+    let call_with = |arguments: &str, params: &str| {
         let body = format!(
-            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"ask","arguments":{{}}{params},{able}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"ask","arguments":{arguments}{params},{able}}}}}"#
         );
         send(&upstream, &headers("tools/call", "ask"), &body).1
     };
+    let call = |params: &str| call_with("{}", params);
     let asked = call("");
     assert_eq!(asked["result"]["resultType"], "input_required");
     assert_eq!(asked["result"]["inputRequests"]["ask"]["method"], "elicitation/create");
@@ -125,6 +126,8 @@ fn a_call_that_needs_input_ends_and_comes_again() {
     let answered = r#","inputResponses":{"ask":{"action":"accept"}},"requestState":"#;
     let done = call(&format!(r#"{answered}"{state}""#));
     assert_eq!(done["result"]["structuredContent"]["result"]["action"], "accept");
+    let elsewhere = call_with(r#"{"mode":"form"}"#, &format!(r#"{answered}"{state}""#));
+    assert_eq!(elsewhere["error"]["code"], -32602);
     assert_eq!(call(&format!(r#"{answered}"forged""#))["error"]["code"], -32602);
 }
 
