@@ -122,8 +122,7 @@ fn two_clients_with_equal_ids_get_their_own_answers() {
 
 #[test]
 fn ten_clients_with_equal_ids_get_their_own_answers() {
-    let full = std::env::var_os("EVERMUX_FULL").is_some();
-    check_equal_ids(10, if full { 1000 } else { 200 });
+    check_equal_ids(10, 1000);
 }
 
 /// The tokens of the progress that came for `total` steps, in order, as raw text.
