@@ -51,7 +51,7 @@ impl fmt::Display for Listing<'_> {
 /// Reads and resolves a config file; a missing one is an empty config, because there is nothing to say before the
 /// first `add`.
 ///
-/// A relative `file`, and a `command` whose program is a relative path with a `/`, are taken from the directory of
+/// A relative `file` or `ca_file`, and a `command` whose program is a relative path with a `/`, are taken from the directory of
 /// the config file, and `~/` from the home directory: the daemon's own working directory is `/`.
 pub fn load(path: &Path) -> Result<Config, ConfigError> {
     let Some(text) = read(path)? else { return Ok(Config::default()) };
@@ -60,6 +60,7 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
     let absolute =
         std::path::absolute(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     let base = absolute.parent().unwrap_or(Path::new("/"));
+    config.daemon.ca_file = config.daemon.ca_file.map(|file| anchored(base, &file));
     for header in config.upstreams.values_mut().flat_map(|upstream| &mut upstream.headers) {
         match &mut header.source {
             HeaderSource::File(file) => *file = anchored(base, file),

@@ -35,11 +35,14 @@ pub struct DaemonSettings {
     pub drain_timeout: Duration,
     /// One of `off`, `error`, `warn`, `info`, `debug`, `trace`.
     pub log_level: String,
+    /// PEM file of certificate authorities to trust besides the platform's. Absolute after [`crate::load`], as
+    /// written after [`crate::parse`]. Not looked into here: it may change while the daemon runs.
+    pub ca_file: Option<PathBuf>,
 }
 
 impl Default for DaemonSettings {
     fn default() -> Self {
-        Self { drain_timeout: Duration::from_secs(60 * 60), log_level: "info".to_owned() }
+        Self { drain_timeout: Duration::from_secs(60 * 60), log_level: "info".to_owned(), ca_file: None }
     }
 }
 

@@ -1,5 +1,7 @@
 //! From the raw document to [`Config`]: one function per table, every problem reported, none of them final.
 
+use std::path::PathBuf;
+
 use toml_edit::Document;
 
 use crate::model::{
@@ -12,7 +14,7 @@ use crate::rules::{self, Refusal};
 
 const ROOT_KEYS: [&str; 3] = ["http", "upstream", "daemon"];
 const HTTP_KEYS: [&str; 1] = ["listen"];
-const DAEMON_KEYS: [&str; 2] = ["drain_timeout", "log_level"];
+const DAEMON_KEYS: [&str; 3] = ["drain_timeout", "log_level", "ca_file"];
 const UPSTREAM_KEYS: [&str; 11] = [
     "url",
     "headers",
@@ -101,7 +103,9 @@ fn daemon(section: &Section<'_>, problems: &mut Problems<'_>) -> DaemonSettings 
     let defaults = DaemonSettings::default();
     let drain_timeout = checked(section, "drain_timeout", DURATION, rules::duration, problems);
     let log_level = checked(section, "log_level", "a string", rules::log_level, problems);
+    let ca_file = section.get("ca_file").and_then(|entry| file_path(&entry, problems));
     DaemonSettings {
+        ca_file,
         drain_timeout: drain_timeout.unwrap_or(defaults.drain_timeout),
         log_level: log_level.unwrap_or(defaults.log_level),
     }
@@ -234,12 +238,16 @@ fn header_prefix(text: &str) -> Result<String, Refusal> {
 }
 
 fn header_file(entry: &Entry<'_>, problems: &mut Problems<'_>) -> Option<HeaderSource> {
+    file_path(entry, problems).map(HeaderSource::File)
+}
+
+fn file_path(entry: &Entry<'_>, problems: &mut Problems<'_>) -> Option<PathBuf> {
     let path = entry.string("a string", problems)?;
     if path.is_empty() || path.contains('\0') {
         entry.problem(problems, "not the path of a file", None);
         return None;
     }
-    Some(HeaderSource::File(path.into()))
+    Some(path.into())
 }
 
 fn header_command(entry: &Entry<'_>, problems: &mut Problems<'_>) -> Option<HeaderSource> {

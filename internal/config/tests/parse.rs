@@ -60,6 +60,7 @@ annotate = true
 [daemon]
 drain_timeout = "10m"
 log_level = "debug"
+ca_file = "corp.pem"
 "#;
 
 #[test]
@@ -68,6 +69,7 @@ fn every_key_of_the_contract_is_read() {
     assert_eq!(config.http.map(|http| http.listen.to_string()).as_deref(), Some("127.0.0.1:7433"));
     assert_eq!(config.daemon.drain_timeout, Duration::from_secs(600));
     assert_eq!(config.daemon.log_level, "debug");
+    assert_eq!(config.daemon.ca_file.as_deref(), Some(std::path::Path::new("corp.pem")));
     let upstream = &config.upstreams["github"];
     let header = |name: &str, source| Header { name: name.to_owned(), source };
     let expected = Upstream {
@@ -216,6 +218,8 @@ fn tables_have_their_messages() {
         "[upstream.a]",
         "[upstream.a]\nurl = 1",
         "[daemon]\nlog_level = \"evermux=debug\"",
+        "[daemon]\nca_file = \"\"",
+        "[daemon]\nca-file = true",
         "[upstreams.a]\nurl = \"https://example.com\"",
         "[\"\\u001b[31m\"]",
     ];

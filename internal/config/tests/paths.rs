@@ -186,6 +186,8 @@ headers.B = { file = "/secrets/b" }
 headers.C = { command = ["./c", "./arg"] }
 headers.D = { command = ["d"] }
 headers.E = { file = "~/e" }
+[daemon]
+ca_file = "certs/corp.pem"
 "#;
     fs::write(&file, text).unwrap();
     let config = load(&file).unwrap();
@@ -198,4 +200,5 @@ headers.E = { file = "~/e" }
     assert_eq!(sources[3], HeaderSource::Command(vec!["d".to_owned()]));
     let home = directories::BaseDirs::new().unwrap().home_dir().to_owned();
     assert_eq!(sources[4], HeaderSource::File(home.join("e")));
+    assert_eq!(config.daemon.ca_file, Some(base.join("certs/corp.pem")));
 }

@@ -163,6 +163,7 @@ impl Hub {
             Input::Exchange(exchange, fact) => self.on_exchange(exchange, fact),
             Input::Persisted { ticket, ok } => self.on_persisted(ticket, ok),
             Input::Purge(upstream) => self.on_purge(upstream.as_ref()),
+            Input::Woke => self.on_woke(),
             Input::Drain => self.on_drain(),
             Input::Tick => {}
         }

@@ -210,6 +210,9 @@ pub enum Input {
     },
     /// `purge`: end the sessions of one upstream, or of all.
     Purge(Option<UpstreamName>),
+    /// The machine slept: the wall clock ran ahead of the monotonic one. Connections from before are not to be
+    /// relied on (the shell makes new ones for what starts from here on), and servers may have given up sessions.
+    Woke,
     /// Stop taking work, finish what runs.
     Drain,
     /// A deadline may have passed.

@@ -32,6 +32,7 @@ pub mod status;
 pub mod symptom;
 mod timers;
 mod upstream;
+mod waking;
 
 pub use hub::Hub;
 pub use ids::BLOCK;

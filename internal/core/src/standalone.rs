@@ -215,7 +215,7 @@ impl Hub {
         self.arm_keepalive(ix);
     }
 
-    fn is_awake(&self, ix: SessionIx) -> bool {
+    pub(crate) fn is_awake(&self, ix: SessionIx) -> bool {
         let Some(session) = self.sessions.get(&ix) else { return false };
         let policy = self.upstreams.get(&session.key.upstream).map(|upstream| &upstream.policy);
         let Some(idle) = policy.map(|policy| policy.idle) else { return false };

@@ -17,6 +17,12 @@ use crate::inbox::{Inbox, Told};
 /// An event up to this size is copied into one buffer; a larger one goes out as the slices it came in.
 const COPY_UP_TO: usize = 16 * 1024;
 
+/// What a client may leave unread of an answer. Beyond it the response is ended once the client has read so far; its
+/// shim comes back for the rest. More than the largest answer, which comes as one event.
+const UNREAD_ANSWER: usize = 96 * 1024 * 1024;
+/// The same of a GET stream: a listener that reads nothing costs this much for as long as its connection lasts.
+const UNREAD_NEWS: usize = 4 * 1024 * 1024;
+
 /// How a response begins.
 pub(crate) enum Head {
     /// 200 with events.
@@ -32,13 +38,15 @@ pub(crate) struct Sink {
     head: Option<oneshot::Sender<Head>>,
     events: Option<mpsc::UnboundedSender<Bytes>>,
     queued: Arc<AtomicUsize>,
+    most_queued: usize,
 }
 
 impl Sink {
-    /// A response, and where its head will appear.
-    pub(crate) fn new() -> (Self, oneshot::Receiver<Head>) {
+    /// The response to this, and where its head will appear.
+    pub(crate) fn new(input: &Input) -> (Self, oneshot::Receiver<Head>) {
         let (head, waiting) = oneshot::channel();
-        (Self { head: Some(head), events: None, queued: Arc::default() }, waiting)
+        let most_queued = if matches!(input, Input::Listening { .. }) { UNREAD_NEWS } else { UNREAD_ANSWER };
+        (Self { head: Some(head), events: None, queued: Arc::default(), most_queued }, waiting)
     }
 
     /// Begins an event stream. `false`: the client is gone.
@@ -55,20 +63,17 @@ impl Sink {
         self.head.take().is_some_and(|head| head.send(answer).is_ok())
     }
 
-    /// Queues one event. `false`: the client is gone.
+    /// Queues one event. `false`: it was the last one, because the client is gone or had too much unread before. (In
+    /// that order: what the core has sent must not be lost in between.)
     pub(crate) fn event(&self, id: Option<&str>, data: &Segments) -> bool {
-        encode(id, data).into_iter().all(|chunk| self.push(chunk))
+        let slow = self.queued.load(Ordering::Relaxed) > self.most_queued;
+        encode(id, data).into_iter().all(|chunk| self.push(chunk)) && !slow
     }
 
     pub(crate) fn push(&self, chunk: Bytes) -> bool {
         let Some(events) = &self.events else { return false };
         self.queued.fetch_add(chunk.len(), Ordering::Relaxed);
         events.send(chunk).is_ok()
-    }
-
-    /// Bytes that the client has not taken yet.
-    pub(crate) fn queued(&self) -> usize {
-        self.queued.load(Ordering::Relaxed)
     }
 }
 

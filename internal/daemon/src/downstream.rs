@@ -139,7 +139,7 @@ impl Face {
 
     /// Hands a request to the reactor and waits for its head. A client that goes away before is told of too.
     async fn ask(&self, stream: StreamId, input: Input) -> Reply {
-        let (sink, head) = Sink::new();
+        let (sink, head) = Sink::new(&input);
         let mut waiting = Waiting { stream, inbox: &self.inbox, over: false };
         self.inbox.tell(Told::Client { stream, sink, input });
         let head = head.await;

@@ -56,3 +56,15 @@ impl RunError {
         Self::Setup { what, source: source.into() }
     }
 }
+
+/// An error with its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

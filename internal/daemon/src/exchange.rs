@@ -9,14 +9,14 @@ use evermux_core::names::SessionId;
 use evermux_core::output::{ExchangeSpec, Verb};
 use http::HeaderValue;
 use mcp_http::{
-    Client, Content, EventLimits, Incoming, Outgoing, Redirecting, SendError, SendErrorKind, SessionHeader,
-    TcpOptions, TcpSender, Written,
+    Client, Content, EventLimits, Incoming, Outgoing, SendError, SendErrorKind, SessionHeader, Written,
 };
 use mcp_wire::{Batch, Message};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::credentials::Resolved;
 use crate::inbox::{Inbox, Told};
+use crate::network::LazySender;
 
 /// The largest JSON answer taken whole, in bytes; the same as the largest event.
 const LARGEST_ANSWER: usize = 32 * 1024 * 1024;
@@ -24,9 +24,11 @@ const LARGEST_ANSWER: usize = 32 * 1024 * 1024;
 const REFUSAL_BODY: usize = 64 * 1024;
 /// How long a refusal's body is waited for: its status alone says enough.
 const REFUSAL_TIME: Duration = Duration::from_secs(5);
-/// Bytes of one exchange that may be on their way to a client before its reader pauses (D22). One larger event
-/// passes alone.
+/// Bytes of one exchange that may be on their way before its reader pauses (D22): to the client that takes its
+/// answer, or, of a session's shared stream, to the core. One larger event passes alone.
 const IN_FLIGHT: usize = 1024 * 1024;
+/// What an event costs besides its bytes.
+const EVENT: usize = 256;
 
 /// What an exchange needs.
 pub(crate) struct Job {
@@ -37,32 +39,16 @@ pub(crate) struct Job {
     pub(crate) inbox: Inbox,
 }
 
-/// The one sender, made at the first need: reading the platform's certificates costs a start what no local
-/// upstream wants.
-#[derive(Default)]
-pub(crate) struct LazySender(OnceCell<Redirecting<TcpSender>>);
-
-impl LazySender {
-    async fn get(&self) -> Result<Redirecting<TcpSender>, String> {
-        let make = || async {
-            match tokio::task::spawn_blocking(|| TcpSender::new(&TcpOptions::default())).await {
-                Ok(made) => made.map(Redirecting::new).map_err(|error| error.to_string()),
-                Err(_) => Err("the HTTP client could not be set up".to_owned()),
-            }
-        };
-        self.0.get_or_try_init(make).await.cloned()
-    }
-}
-
 /// Runs one exchange to its end.
 pub(crate) async fn run(job: Job) {
     let Job { exchange, spec, resolved, sender, inbox } = job;
-    let reader = Reader { exchange, inbox, budget: Arc::new(Semaphore::new(IN_FLIGHT)) };
+    let shared = matches!(spec.verb, Verb::Get);
+    let reader = Reader { exchange, inbox, budget: Arc::new(Semaphore::new(IN_FLIGHT)), shared };
     let outgoing = match outgoing(*spec, resolved.headers) {
         Some(outgoing) => outgoing,
         None => return reader.end(End::NeverWritten("a header value cannot be sent".to_owned())),
     };
-    let sender = match sender.get().await {
+    let sender = match sender.get(&resolved.url).await {
         Ok(sender) => sender,
         Err(why) => return reader.end(End::NeverWritten(why)),
     };
@@ -123,11 +109,18 @@ struct Reader {
     exchange: ExchangeId,
     inbox: Inbox,
     budget: Arc<Semaphore>,
+    /// Many listen to it, and one that reads nothing must not hold up the others: its bytes count until the core has
+    /// them, and each listener's queue has a limit of its own (`body.rs`).
+    shared: bool,
 }
 
 impl Reader {
     fn tell(&self, facts: Vec<Fact>) {
-        self.inbox.tell(Told::Exchange(self.exchange, facts));
+        self.tell_with(facts, None);
+    }
+
+    fn tell_with(&self, facts: Vec<Fact>, until_taken: Option<OwnedSemaphorePermit>) {
+        self.inbox.tell(Told::Exchange(self.exchange, facts, until_taken));
     }
 
     fn end(&self, end: End) {
@@ -173,7 +166,7 @@ impl Reader {
             facts.push(Fact::Ended(End::Clean));
             return self.tell(facts);
         }
-        let body = self.counted(body).await;
+        let body = counted(body.clone(), self.permit(body.len()).await);
         facts.extend(match messages(body) {
             Ok(messages) => {
                 messages.into_iter().map(|message| Fact::Message { message, cursor: None }).collect()
@@ -195,12 +188,15 @@ impl Reader {
             let mut facts: Vec<Fact> = event.retry.map(Fact::Retry).into_iter().collect();
             let cursor =
                 event.id.and_then(|id| String::from_utf8(id.to_vec()).ok()).filter(|id| !id.is_empty());
+            let permit = self.permit(event.data.len() + EVENT).await;
             if says_nothing(&event.data) {
                 facts.extend(cursor.map(Fact::Cursor));
-                self.tell(facts);
+                self.tell_with(facts, permit);
                 continue;
             }
-            match messages(self.counted(event.data).await) {
+            let (data, until_taken) =
+                if self.shared { (event.data, permit) } else { (counted(event.data, permit), None) };
+            match messages(data) {
                 Ok(messages) => {
                     facts.extend(
                         messages.into_iter().map(|message| Fact::Message { message, cursor: cursor.clone() }),
@@ -208,7 +204,7 @@ impl Reader {
                 }
                 Err(why) => return self.end(End::Cut(why)),
             }
-            self.tell(facts);
+            self.tell_with(facts, until_taken);
         }
     }
 
@@ -231,19 +227,24 @@ impl Reader {
         self.end(End::Refused(refusal));
     }
 
-    /// Bytes that carry their permit: it comes back when the last slice of them is gone, however far they went.
-    async fn counted(&self, bytes: Bytes) -> Bytes {
-        let wanted = u32::try_from(bytes.len().min(IN_FLIGHT)).unwrap_or(u32::MAX);
-        match Arc::clone(&self.budget).acquire_many_owned(wanted).await {
-            Ok(permit) => Bytes::from_owner(Counted { bytes, _permit: permit }),
-            Err(_) => bytes,
-        }
+    /// Waits until this many bytes more may be on their way.
+    async fn permit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let wanted = u32::try_from(bytes.min(IN_FLIGHT)).unwrap_or(u32::MAX);
+        Arc::clone(&self.budget).acquire_many_owned(wanted).await.ok()
+    }
+}
+
+/// Bytes that carry their permit: it comes back when the last slice of them is gone, however far they went.
+fn counted(bytes: Bytes, permit: Option<OwnedSemaphorePermit>) -> Bytes {
+    match permit {
+        Some(permit) => Bytes::from_owner(Counted { bytes, _permit: permit }),
+        None => bytes,
     }
 }
 
 struct Counted {
     bytes: Bytes,
-    _permit: tokio::sync::OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl AsRef<[u8]> for Counted {

@@ -3,7 +3,7 @@
 
 use evermux_core::input::{ExchangeId, Fact, Input, StreamId};
 use evermux_core::names::{Digest, UpstreamName};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::body::Sink;
 use crate::credentials::Resolved;
@@ -14,8 +14,8 @@ pub(crate) enum Told {
     Fact(Input),
     /// A client's request with the response it waits for.
     Client { stream: StreamId, sink: Sink, input: Input },
-    /// An exchange with an upstream went on.
-    Exchange(ExchangeId, Vec<Fact>),
+    /// An exchange with an upstream went on. The permit comes back once the core has the facts.
+    Exchange(ExchangeId, Vec<Fact>, Option<OwnedSemaphorePermit>),
     /// Credentials of an upstream are at hand, or cannot be had.
     Credentials { upstream: UpstreamName, outcome: Result<Resolved, String>, default: bool },
     /// A control request.

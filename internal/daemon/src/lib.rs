@@ -14,7 +14,9 @@ mod inbox;
 mod keeper;
 mod lifecycle;
 mod log;
+mod network;
 mod reactor;
+mod sleep;
 mod socket;
 mod status;
 

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::accept::{Door, accept};
 use crate::downstream::Face;
-use crate::error::RunError;
+use crate::error::{RunError, chain};
 use crate::inbox::{Ask, Inbox, Told};
 use crate::keeper::Keeper;
 use crate::log;
@@ -196,7 +196,8 @@ fn load(
     setting.inbox.tell(Told::Fact(Input::Answered { answers, complete }));
     setting.inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
     let Setting { sealer, inbox, tracker, phase } = setting;
-    Ok(Parts { hub, generation, config, sealer, journal, persist, inbox, tracker, phase })
+    let wall = crate::sleep::system_wall();
+    Ok(Parts { hub, generation, config, sealer, journal, persist, inbox, tracker, phase, wall })
 }
 
 /// Waits for the signal or request to stop, and then for the last call.
@@ -244,16 +245,4 @@ fn say(line: &serde_json::Value) {
     if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
         nix::unistd::dup2_stdout(null).ok();
     }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -2,8 +2,7 @@
 //! next fact or the next deadline (D22).
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use evermux_config::{Config, Reinitialize, Share};
 use evermux_core::Hub;
@@ -19,12 +18,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::{Head, Sink};
 use crate::credentials::{Purse, Resolved};
-use crate::exchange::{self, Job, LazySender};
+use crate::exchange::{self, Job};
 use crate::inbox::{Ask, Inbox, Purged, Told};
+use crate::network::Network;
+use crate::sleep::{Clocks, Wall};
 use crate::status;
 
-/// A client that has this much unread is cut; its shim comes back for what it missed.
-const MOST_QUEUED: usize = 96 * 1024 * 1024;
 /// Facts taken in one turn before its exchanges start and the deadline is looked at again.
 const TURN: usize = 64;
 /// Entries that only say how a call ended may wait this long for the next write: unsaid, they cost a former
@@ -61,15 +60,16 @@ pub(crate) struct Parts {
     pub(crate) inbox: Inbox,
     pub(crate) tracker: TaskTracker,
     pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) wall: Wall,
 }
 
 pub(crate) struct Reactor {
     parts: Parts,
-    started: Instant,
+    clocks: Clocks,
     sinks: HashMap<StreamId, Sink>,
     exchanges: HashMap<ExchangeId, AbortHandle>,
     purse: Purse,
-    sender: Arc<LazySender>,
+    network: Network,
     unwritten: Vec<JournalEntry>,
     /// Exchanges of this turn: they start together, behind one write of the journal.
     starting: Vec<(ExchangeId, Box<ExchangeSpec>)>,
@@ -82,14 +82,15 @@ pub(crate) struct Reactor {
 }
 
 impl Reactor {
-    pub(crate) fn new(parts: Parts) -> Self {
+    pub(crate) fn new(mut parts: Parts) -> Self {
+        let wall = std::mem::replace(&mut parts.wall, Box::new(|| Duration::ZERO));
         Self {
+            network: Network::new(parts.config.daemon.ca_file.clone()),
             parts,
-            started: Instant::now(),
+            clocks: Clocks::new(wall),
             sinks: HashMap::new(),
             exchanges: HashMap::new(),
             purse: Purse::default(),
-            sender: Arc::default(),
             unwritten: Vec::new(),
             starting: Vec::new(),
             write_by: None,
@@ -136,7 +137,7 @@ impl Reactor {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let core = self.parts.hub.deadline().map(|at| self.started + at);
+        let core = self.parts.hub.deadline().map(|at| self.clocks.at(at));
         core.into_iter().chain(self.write_by).min()
     }
 
@@ -163,13 +164,18 @@ impl Reactor {
     }
 
     fn take(&mut self, told: Told) {
+        if let Some(slept) = self.clocks.slept() {
+            tracing::info!(seconds = slept.as_secs(), "the machine slept");
+            self.network.renew();
+            self.handle(Input::Woke);
+        }
         match told {
             Told::Fact(input) => self.handle(input),
             Told::Client { stream, sink, input } => {
                 self.sinks.insert(stream, sink);
                 self.handle(input);
             }
-            Told::Exchange(exchange, facts) => {
+            Told::Exchange(exchange, facts, _until_taken) => {
                 for fact in facts {
                     if matches!(fact, Fact::Ended(_)) {
                         self.exchanges.remove(&exchange);
@@ -234,6 +240,7 @@ impl Reactor {
                 self.purse.forget(&UpstreamName::from(name.as_str()));
             }
         }
+        self.network.configure(config.daemon.ca_file.as_ref());
         self.handle(Input::Configured(policies(&config)));
         self.parts.config = config;
     }
@@ -254,9 +261,8 @@ impl Reactor {
     }
 
     fn ask_core(&mut self, input: Input) {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
-        let now = Now { mono: self.started.elapsed(), wall_ms };
+        let wall_ms = u64::try_from(self.clocks.wall().as_millis()).unwrap_or(u64::MAX);
+        let now = Now { mono: self.clocks.mono(), wall_ms };
         let mut outbox = std::mem::take(&mut self.outbox);
         self.parts.hub.handle(now, input, &mut outbox);
         for output in outbox.drain(..) {
@@ -278,7 +284,7 @@ impl Reactor {
             Output::Event { stream, id, data } => {
                 let id = id.map(|claim| self.parts.sealer.event(&claim));
                 let Some(sink) = self.sinks.get(&stream) else { return };
-                let taken = sink.event(id.as_deref(), &data) && sink.queued() <= MOST_QUEUED;
+                let taken = sink.event(id.as_deref(), &data);
                 self.gone_unless(taken, stream);
             }
             Output::Stopping(stream) => {
@@ -325,7 +331,7 @@ impl Reactor {
             return;
         };
         let inbox = self.parts.inbox.clone();
-        let job = Job { exchange, spec, resolved, sender: Arc::clone(&self.sender), inbox };
+        let job = Job { exchange, spec, resolved, sender: self.network.sender(), inbox };
         let task = self.parts.tracker.spawn(exchange::run(job));
         self.exchanges.insert(exchange, task.abort_handle());
     }

@@ -13,7 +13,6 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use rustls::ClientConfig;
 use rustls::RootCertStore;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::Verifier;
@@ -55,6 +54,8 @@ pub struct TcpOptions {
     /// Use the proxy that the environment names (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, in either
     /// case; http, https and socks). Loopback is never reached through one. Default true.
     pub proxy: bool,
+    /// Speak TLS. Without it no certificate is read, and only `http` URLs are served. Default true.
+    pub tls: bool,
     /// How often a connection with something open on it is probed. Default 20 s.
     pub probe_every: Duration,
     /// How long a peer that acknowledges nothing goes unnoticed: a cable, a NAT table, a machine that sleeps.
@@ -68,6 +69,7 @@ impl Default for TcpOptions {
             connect_timeout: Duration::from_secs(10),
             ca_file: None,
             proxy: true,
+            tls: true,
             probe_every: Duration::from_secs(20),
             peer_silent: Duration::from_secs(60),
         }
@@ -106,8 +108,8 @@ impl TcpSender {
     /// # Errors
     /// If a file of certificates cannot be used, or TLS cannot be set up.
     pub fn new(options: &TcpOptions) -> Result<Self, TcpSetupError> {
-        let from_env = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let tls = tls(options.ca_file.as_deref(), from_env.as_deref())?;
+        let verifier = if options.tls { verifier(roots(options.ca_file.as_deref())?)? } else { None };
+        let tls = client_config(verifier)?;
         let build = |builder: reqwest::ClientBuilder| {
             builder.build().map_err(|error| TcpSetupError::Client(error.without_url().into()))
         };
@@ -172,28 +174,28 @@ fn plain_client(options: &TcpOptions, tls: ClientConfig) -> reqwest::ClientBuild
     builder
 }
 
-/// TLS on ring, with the platform's certificates and those of the two files. Built here and not by reqwest, which
-/// would need a process-wide provider.
-fn tls(ca_file: Option<&Path>, from_env: Option<&Path>) -> Result<ClientConfig, TcpSetupError> {
-    let mut extra = Vec::new();
-    for path in ca_file.into_iter().chain(from_env) {
+/// The certificates to trust besides those that the platform's loader finds.
+fn roots(ca_file: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, TcpSetupError> {
+    let from_env = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let mut roots = Vec::new();
+    for path in ca_file.into_iter().chain(from_env.as_deref()) {
         let read = read_certificates(path);
-        extra.extend(read.map_err(|source| TcpSetupError::CaFile { path: path.to_owned(), source })?);
+        roots.extend(read.map_err(|source| TcpSetupError::CaFile { path: path.to_owned(), source })?);
     }
-    // To the platform's loader the variable names all there is; public servers would be strangers then.
+    // To that loader the variable names all there is; public servers would be strangers then.
     if from_env.is_some() {
-        extra.extend(
-            SYSTEM_BUNDLES
-                .iter()
-                .find_map(|path| read_certificates(Path::new(path)).ok())
-                .unwrap_or_default(),
-        );
+        let system = SYSTEM_BUNDLES.iter().find_map(|path| read_certificates(Path::new(path)).ok());
+        roots.extend(system.unwrap_or_default());
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    Ok(roots)
+}
+
+/// TLS on ring. Built here and not by reqwest, which would need a process-wide provider.
+fn client_config(verifier: Option<Verifier>) -> Result<ClientConfig, TcpSetupError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| TcpSetupError::Client(error.into()))?;
-    let mut config = match verifier(extra, provider)? {
+    let mut config = match verifier {
         // "Dangerous" is any verifier but the built-in one; this one is the operating system's.
         Some(verifier) => {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth()
@@ -205,12 +207,9 @@ fn tls(ca_file: Option<&Path>, from_env: Option<&Path>) -> Result<ClientConfig, 
     Ok(config)
 }
 
-fn verifier(
-    extra: Vec<CertificateDer<'static>>,
-    provider: Arc<CryptoProvider>,
-) -> Result<Option<Verifier>, TcpSetupError> {
+fn verifier(extra: Vec<CertificateDer<'static>>) -> Result<Option<Verifier>, TcpSetupError> {
     let from_user = !extra.is_empty();
-    match Verifier::new_with_extra_roots(extra, provider) {
+    match Verifier::new_with_extra_roots(extra, Arc::new(rustls::crypto::ring::default_provider())) {
         Ok(verifier) => Ok(Some(verifier)),
         Err(error) if from_user => Err(TcpSetupError::Client(error.into())),
         Err(_) => Ok(None),

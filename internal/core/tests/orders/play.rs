@@ -28,6 +28,7 @@ pub(crate) enum Op {
     More(u8, u8),
     Persist(bool),
     Advance(u64),
+    Woke,
     Restart,
     Reload,
     Purge,
@@ -54,6 +55,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         20 => (small(), 0u8..15).prop_map(|(n, a)| Op::More(n, a)),
         14 => prop::bool::weighted(0.9).prop_map(Op::Persist),
         10 => prop::sample::select(vec![1, 60, 120, 400, 1_000, 6_000, 31_000, 61_000]).prop_map(Op::Advance),
+        2 => Just(Op::Woke),
         4 => Just(Op::Restart),
         1 => Just(Op::Reload),
         1 => Just(Op::Purge),
@@ -195,6 +197,7 @@ impl Play {
                 self.w.disk.full = false;
             }
             Op::Advance(ms) => self.w.advance(ms),
+            Op::Woke => self.w.put(Input::Woke),
             Op::Restart => self.w.upstream.restart(),
             Op::Reload => self.w.configure(),
             Op::Purge => self.w.put(Input::Purge(None)),

@@ -13,3 +13,4 @@ mod numbers;
 mod replays;
 mod streams;
 mod trouble;
+mod waking;
