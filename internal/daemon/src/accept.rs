@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{self, Admission, Admitted};
 use crate::downstream::Face;
 use crate::reactor::Phase;
 use crate::socket::{self, Place, Socket};
@@ -57,6 +58,7 @@ pub(crate) async fn accept(
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let look = Arc::clone(&door.look);
+    let admission = Admission::new();
     loop {
         let accepted = tokio::select! {
             accepted = door.socket.accept() => accepted,
@@ -82,7 +84,15 @@ pub(crate) async fn accept(
             tracing::warn!("refused a connection of another user");
             continue;
         }
-        tracker.spawn(converse(stream, Arc::clone(&face), phases.clone()));
+        let (face, phases) = (Arc::clone(&face), phases.clone());
+        match admission.admit() {
+            Admitted::Served(permit) => drop(tracker.spawn(async move {
+                converse(stream, face, phases).await;
+                drop(permit);
+            })),
+            Admitted::Told(permit) => drop(tracker.spawn(admission::turn_away(stream, permit))),
+            Admitted::Closed => tracing::warn!("closed a connection: too many are open"),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! core, and the core's orders are carried out in their order. Protocol state lives in the core only.
 
 mod accept;
+mod admission;
 mod body;
 mod control;
 mod credentials;

@@ -147,15 +147,15 @@ async fn finish(reactor: tokio::task::JoinHandle<Persist>) {
 }
 
 /// What the reactor gets besides what is loaded.
-struct Setting {
-    sealer: Sealer,
-    inbox: Inbox,
-    tracker: TaskTracker,
-    phase: watch::Sender<Phase>,
+pub(crate) struct Setting {
+    pub(crate) sealer: Sealer,
+    pub(crate) inbox: Inbox,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) phase: watch::Sender<Phase>,
 }
 
 /// Everything that former processes left, checked and handed to a fresh hub (design §6: one resume).
-fn load(
+pub(crate) fn load(
     config: Config,
     state: &StateDir,
     lock: &DaemonLock,

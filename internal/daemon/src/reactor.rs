@@ -383,3 +383,6 @@ fn write_note(note: &Note) {
         Note::Dropped(what) => tracing::debug!(what, "dropped"),
     }
 }
+
+#[cfg(test)]
+mod tests;
