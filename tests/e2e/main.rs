@@ -18,3 +18,4 @@ mod start;
 mod state;
 mod support;
 mod tidy;
+mod tokens;

@@ -199,6 +199,7 @@ impl Hub {
             link.heard = self.now.mono;
         }
         self.arm_sweep();
+        self.end_if_over(state.session);
         Some(state)
     }
 
@@ -287,7 +288,7 @@ impl Hub {
     pub(crate) fn on_refused_by_session(&mut self, call: CallId, denied: bool) {
         let Some(state) = self.calls.get(&call) else { return };
         let session = self.sessions.get(&state.session);
-        let doubted = session.is_some_and(|s| s.phase == Phase::Probing && s.handshake == state.handshake);
+        let doubted = session.is_some_and(|s| s.is_doubted() && s.handshake == state.handshake);
         let moved = state.losses > 1 && !doubted;
         if state.cancelled {
             self.settle_silently(call);

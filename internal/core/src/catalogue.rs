@@ -8,10 +8,11 @@ use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
 use crate::output::{Note, Output};
 use crate::record::{Fingerprint, HandshakeState, JournalledCall, Record};
 use crate::resume::{Resume, Source, changed_class, resume};
+use crate::seal::LinkClaim;
 use crate::session::{Phase, PoolKey, Rest, Session, SessionIx};
 
 impl Hub {
-    /// Upstreams that left the config keep their sessions until they are purged, but take no new links.
+    /// Upstreams that left the config take no new links; their sessions are ended once nothing runs in them (D14).
     pub(crate) fn on_configured(&mut self, policies: Vec<Policy>) {
         let gone: Vec<UpstreamName> = self
             .upstreams
@@ -19,8 +20,8 @@ impl Hub {
             .filter(|name| !policies.iter().any(|p| p.name == **name))
             .cloned()
             .collect();
-        for name in gone {
-            self.upstreams.remove(&name);
+        for name in &gone {
+            self.upstreams.remove(name);
         }
         for policy in policies {
             let name = policy.name.clone();
@@ -35,34 +36,79 @@ impl Hub {
                         identities: std::collections::BTreeMap::new(),
                         default: None,
                         misconfigured: None,
+                        superseded: std::collections::BTreeMap::new(),
                     };
                     self.upstreams.insert(name, upstream);
                 }
             }
         }
+        for name in &gone {
+            self.end_superseded(name);
+        }
     }
 
-    /// Credentials are at hand. An identity seen before stays usable beside a new one: links are bound to it.
+    /// Credentials are at hand. Where clients bring their own, an identity seen before stays usable beside a new one.
     pub(crate) fn on_identity(&mut self, name: &UpstreamName, fingerprint: Fingerprint, default: bool) {
         let Some(upstream) = self.upstreams.get_mut(name) else { return };
         let fingerprint = fingerprint.of_config();
-        upstream.identities.insert(fingerprint.identity, fingerprint);
         upstream.misconfigured = None;
         if default || upstream.default.is_none() {
             upstream.default = Some(fingerprint.identity);
         }
+        if default && upstream.policy.identity_from_config {
+            upstream.identities.clear();
+        }
+        upstream.identities.insert(fingerprint.identity, fingerprint);
+        self.note_credentials(name, fingerprint);
+        self.follow_default(name);
         self.end_auth_pauses(name, fingerprint.identity);
-        self.close_superseded(name);
+        self.end_superseded(name);
     }
 
-    /// Listeners hear of the session their calls go to, not of one that it took the place of.
-    fn close_superseded(&mut self, name: &UpstreamName) {
+    /// Whose credentials a link uses. One that brought an identity never gets another's.
+    pub(crate) fn identity_of(&self, claim: &LinkClaim) -> Digest {
+        let upstream = self.upstreams.get(&claim.upstream);
+        let follows = |upstream: &&Upstream| {
+            claim.class.has(Class::DEFAULT_IDENTITY) && upstream.policy.identity_from_config
+        };
+        upstream.filter(follows).and_then(|upstream| upstream.default).unwrap_or(claim.identity)
+    }
+
+    fn follow_default(&mut self, name: &UpstreamName) {
+        let mine = self.links.iter().filter(|(_, link)| link.claim.upstream == *name);
+        let now: Vec<(LinkNonce, Digest)> =
+            mine.map(|(nonce, link)| (*nonce, self.identity_of(&link.claim))).collect();
+        for (nonce, identity) in now {
+            if let Some(link) = self.links.get_mut(&nonce) {
+                link.identity = identity;
+            }
+        }
+    }
+
+    /// Why no new call goes to a session: the config in force says something else than the one it was made under.
+    pub(crate) fn superseded(&self, session: &Session) -> Option<&'static str> {
+        let Some(upstream) = self.upstreams.get(&session.key.upstream) else { return Some("config_removed") };
+        match upstream.identities.get(&session.key.fingerprint.identity) {
+            Some(known) => changed_class(&session.key.fingerprint.of_config(), known),
+            None if upstream.policy.identity_from_config && !upstream.identities.is_empty() => {
+                Some("config_changed:identity")
+            }
+            // Whoever has it may still bring it (D5: a missing value supersedes nothing).
+            None => None,
+        }
+    }
+
+    /// Listeners hear of the session their calls go to, not of one that it took the place of; and what nobody can
+    /// use any more is ended.
+    fn end_superseded(&mut self, name: &UpstreamName) {
         let mine = self.sessions.iter().filter(|(_, session)| session.key.upstream == *name);
         let old: Vec<SessionIx> =
             mine.filter(|(_, session)| !self.is_current(session)).map(|(ix, _)| *ix).collect();
         for ix in old {
             self.close_standalone(ix);
+            self.end_if_over(ix);
         }
+        self.forget_credentials(name);
     }
 
     /// A missing value supersedes nothing: identities known before stay (D5).
@@ -128,9 +174,10 @@ impl Hub {
         };
         for session in self.sessions.values_mut().filter(mine) {
             if let Phase::Backoff { then, failure } = &session.phase
-                && failure.kind == Kind::NeedsAuth
+                && matches!(failure.kind, Kind::NeedsAuth | Kind::Misconfigured)
             {
                 session.phase = Phase::Resting(*then);
+                session.renewed = false;
                 self.timers.cancel(session.backoff.take());
             }
         }
@@ -188,7 +235,7 @@ impl Hub {
     /// The session this link uses: the pooled one or its own, or a fresh one.
     pub(crate) fn session_for(&mut self, link: LinkNonce) -> Option<SessionIx> {
         let state = self.links.get(&link)?;
-        let (name, identity, class) = (&state.claim.upstream, state.claim.identity, state.claim.class);
+        let (name, identity, class) = (&state.claim.upstream, state.identity, state.claim.class);
         let known = *self.upstreams.get(name)?.identities.get(&identity)?;
         let fingerprint = Fingerprint { class: class.digest(), ..known };
         let owner = class.has(Class::OWN).then_some(link);
@@ -196,25 +243,36 @@ impl Hub {
         if let Some(ix) = self.pool.get(&key) {
             return Some(*ix);
         }
-        // The record, if any, was made under another config: say which class of it changed.
-        let reason = self
-            .pool
-            .keys()
-            .filter(|other| other.upstream == *name && other.owner == owner)
-            .filter(|other| {
-                other.fingerprint.identity == identity && other.fingerprint.class == class.digest()
-            })
-            .find_map(|other| changed_class(&other.fingerprint, &fingerprint));
         let declared = match (&state.own, owner) {
             (Some(own), Some(_)) => own.clone(),
             // Nothing is known of this client's own words any more: it has to say them again.
             (None, Some(_)) => return None,
             (_, None) => Declared::pooled(class),
         };
+        let reason = self.why_anew(&key, identity != state.claim.identity);
         let (trajectory, continuation) = (self.mint.trajectory(), self.mint.continuation());
         let mut session = Session::fresh(key, declared, trajectory, continuation, self.now.wall_ms);
         session.reason = reason.map(str::to_owned);
         Some(self.insert_session(session))
+    }
+
+    /// Which class of the config changed, if this session takes the place of one that was made under another.
+    fn why_anew(&mut self, key: &PoolKey, moved: bool) -> Option<&'static str> {
+        let PoolKey { upstream: name, fingerprint, owner } = key;
+        let ended = match self.upstreams.get_mut(name) {
+            Some(upstream) if owner.is_none() => upstream.superseded.remove(&fingerprint.class),
+            _ => None,
+        };
+        let beside = self
+            .pool
+            .keys()
+            .filter(|other| other.upstream == *name && other.owner == *owner)
+            .filter(|other| {
+                other.fingerprint.identity == fingerprint.identity
+                    && other.fingerprint.class == fingerprint.class
+            })
+            .find_map(|other| changed_class(&other.fingerprint, fingerprint));
+        ended.or(beside).or(moved.then_some("config_changed:identity"))
     }
 
     pub(crate) fn note_attach(&mut self, ix: SessionIx) {

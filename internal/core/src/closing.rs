@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::failure::{Failure, Kind};
-use crate::hub::{Hub, Purpose};
+use crate::failure::Kind;
+use crate::hub::Hub;
 use crate::names::{LinkNonce, UpstreamName};
-use crate::output::{Output, Verb};
+use crate::output::Output;
 use crate::session::{Phase, Rest, Session, SessionIx};
 use crate::standalone::uses;
 use crate::status::{Report, SessionReport, UpstreamReport, UpstreamState};
@@ -89,40 +89,6 @@ impl Hub {
         }
     }
 
-    fn purge(&mut self, ix: SessionIx) {
-        let purged = crate::failure::purged();
-        let sent = Failure::new(Kind::OutcomeUnknown, "the session was purged while this call was in flight");
-        // Also those that pause between two sendings, which no table of the session holds.
-        let calls: Vec<_> =
-            self.calls.iter().filter(|(_, c)| c.session == ix).map(|(id, c)| (*id, c.was_sent())).collect();
-        for (call, was_sent) in calls {
-            self.fail(call, if was_sent { &sent } else { &purged });
-        }
-        self.close_standalone(ix);
-        self.drop_asks_of_session(ix);
-        let open: Vec<_> =
-            self.exchanges.iter().filter(|(_, e)| e.session == ix).map(|(id, _)| *id).collect();
-        for exchange in open {
-            self.abort(exchange);
-        }
-        let has_id = self
-            .sessions
-            .get(&ix)
-            .is_some_and(|session| session.record.as_ref().is_some_and(|record| record.session_id.is_some()));
-        if has_id {
-            self.start(ix, Purpose::Delete, Verb::Delete, None);
-        }
-        let Some(session) = self.sessions.remove(&ix) else { return };
-        for timer in [session.keepalive, session.backoff, session.reserve_again] {
-            self.timers.cancel(timer);
-        }
-        if self.pool.get(&session.key) == Some(&ix) {
-            self.pool.remove(&session.key);
-        }
-        let (upstream, trajectory) = (session.key.upstream, session.trajectory);
-        self.order(Output::DeleteRecord { upstream, trajectory });
-    }
-
     /// Takes no more work, lets what runs end. Sessions and their records stay; nothing is deleted upstream.
     pub(crate) fn on_drain(&mut self) {
         if self.draining {
@@ -203,12 +169,16 @@ fn state_of(session: &Session) -> (UpstreamState, Option<String>) {
     match &session.phase {
         Phase::Resting(Rest::Ready) => (UpstreamState::Ready, None),
         Phase::Resting(_) | Phase::Lost => (UpstreamState::Idle, None),
-        Phase::Waking | Phase::Probing | Phase::Initializing | Phase::Recording | Phase::Acknowledging => {
-            (UpstreamState::Connecting, None)
-        }
+        Phase::Waking
+        | Phase::Probing
+        | Phase::Initializing
+        | Phase::Recording
+        | Phase::Acknowledging
+        | Phase::Renewing { .. } => (UpstreamState::Connecting, None),
         Phase::Backoff { failure, .. } => {
             let state = match failure.kind {
                 Kind::NeedsAuth => UpstreamState::NeedsAuth,
+                Kind::Misconfigured => UpstreamState::Misconfigured,
                 Kind::UpstreamUnreachable => UpstreamState::Unreachable,
                 _ => UpstreamState::Backoff,
             };

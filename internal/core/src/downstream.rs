@@ -96,7 +96,9 @@ impl Hub {
     /// A link this process never saw is as good as one it made: its id says all that is needed.
     fn revive(&mut self, claim: LinkClaim) -> LinkNonce {
         let (nonce, now) = (claim.nonce, self.now.mono);
-        self.links.entry(nonce).or_insert_with(|| Link::new(claim, now)).heard = now;
+        let identity = self.identity_of(&claim);
+        let link = self.links.entry(nonce).or_insert_with(|| Link::new(claim, now));
+        (link.heard, link.identity) = (now, identity);
         self.arm_sweep();
         nonce
     }
@@ -347,10 +349,10 @@ impl Hub {
             _ => return self.refuse_foreign_link(stream, upstream, None),
         };
         let link = self.revive(claim);
-        if let Some(after) = after.as_ref().filter(|after| after.wire.0 != 0) {
-            self.resume_stream(stream, link, after.clone());
-            return;
-        }
+        let after = match after {
+            Some(after) if after.wire.0 != 0 => return self.resume_stream(stream, link, after),
+            other => other,
+        };
         self.order(Output::Accept { stream, link: None });
         if self.draining {
             self.order(Output::Stopping(stream));

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::asks::Asks;
 use crate::call::{Call, CallId};
+use crate::ending::Ending;
 use crate::input::{ExchangeId, Input, Mono, Now, Policy, StreamId, Ticket};
 use crate::link::Link;
 use crate::mint::Mint;
 use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, UpstreamName, WireId};
 use crate::output::{Outbox, Output};
 use crate::record::{Fingerprint, JournalledCall};
+use crate::renewal::Credentials;
 use crate::seal::Sealer;
 use crate::session::{PoolKey, Session, SessionIx};
 use crate::timers::{Timer, TimerId, Timers};
@@ -21,6 +23,8 @@ pub(crate) struct Upstream {
     pub(crate) identities: BTreeMap<Digest, Fingerprint>,
     pub(crate) default: Option<Digest>,
     pub(crate) misconfigured: Option<String>,
+    /// Why a session of this class was ended whose successor was not made yet.
+    pub(crate) superseded: BTreeMap<Digest, &'static str>,
 }
 
 /// What a client's response is for.
@@ -57,6 +61,8 @@ pub(crate) struct Exchange {
     /// It was answered; an end without more is no loss.
     pub(crate) answered: bool,
     pub(crate) carried_session: bool,
+    /// Which value of its header values it was started with.
+    pub(crate) epoch: u64,
     pub(crate) retry: Option<std::time::Duration>,
     pub(crate) timer: Option<TimerId>,
 }
@@ -84,6 +90,7 @@ pub struct Hub {
     pub(crate) generation: Generation,
     pub(crate) timers: Timers,
     pub(crate) upstreams: BTreeMap<UpstreamName, Upstream>,
+    pub(crate) credentials: BTreeMap<(UpstreamName, Fingerprint), Credentials>,
     pub(crate) links: BTreeMap<LinkNonce, Link>,
     pub(crate) calls: BTreeMap<CallId, Call>,
     pub(crate) sessions: BTreeMap<SessionIx, Session>,
@@ -94,6 +101,8 @@ pub struct Hub {
     pub(crate) journal: BTreeMap<(LinkNonce, Seq), JournalledCall>,
     /// Calls of former processes that no number can claim.
     pub(crate) unclaimed: Vec<JournalledCall>,
+    /// Sessions whose DELETE is under way.
+    pub(crate) endings: BTreeMap<ExchangeId, Ending>,
     /// Links that their clients ended, oldest first: their ids open, but are not served any more.
     pub(crate) ended: VecDeque<LinkNonce>,
     pub(crate) tickets: BTreeMap<Ticket, Pending>,
@@ -117,6 +126,7 @@ impl Hub {
             generation,
             timers: Timers::default(),
             upstreams: BTreeMap::new(),
+            credentials: BTreeMap::new(),
             links: BTreeMap::new(),
             calls: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -125,6 +135,7 @@ impl Hub {
             streams: BTreeMap::new(),
             journal: BTreeMap::new(),
             unclaimed: Vec::new(),
+            endings: BTreeMap::new(),
             ended: VecDeque::new(),
             tickets: BTreeMap::new(),
             degraded: false,
@@ -148,6 +159,9 @@ impl Hub {
             Input::Configured(policies) => self.on_configured(policies),
             Input::IdentityKnown { upstream, fingerprint, default } => {
                 self.on_identity(&upstream, fingerprint, default);
+            }
+            Input::Refreshed { upstream, fingerprint, what } => {
+                self.on_refreshed(upstream, fingerprint, &what);
             }
             Input::Misconfigured { upstream, why } => self.on_misconfigured(&upstream, why),
             Input::Loaded { records, journal } => self.on_loaded(records, journal),

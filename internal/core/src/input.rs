@@ -52,6 +52,22 @@ pub struct Policy {
     pub idle: Duration,
     /// Put `_meta["evermux/session"]` on every result.
     pub annotate: bool,
+    /// A header comes from a file or a command: its value may be another one after a 401.
+    pub refreshable: bool,
+    /// Whose credentials are used is said by the config alone, by no environment: then a client that brought no
+    /// identity follows the config, and what an older config said is over.
+    pub identity_from_config: bool,
+}
+
+/// What reading header values again has brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewal {
+    /// Another value is in use from here on.
+    Changed,
+    /// The same as before.
+    Unchanged,
+    /// One cannot be had; why, without any value.
+    Missing(String),
 }
 
 /// Who sent a message, as the seal on its link id proves it.
@@ -144,6 +160,15 @@ pub enum Input {
         fingerprint: Fingerprint,
         /// New links without an identity of their own use this one.
         default: bool,
+    },
+    /// Header values were read again, as ordered.
+    Refreshed {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The configuration they belong to.
+        fingerprint: Fingerprint,
+        /// What came of it.
+        what: Renewal,
     },
     /// A header of the upstream cannot be had.
     Misconfigured {

@@ -221,7 +221,8 @@ impl Hub {
         if !matches!(session.phase, Phase::Probing | Phase::Acknowledging) {
             return;
         }
-        let replaced = session.phase == Phase::Acknowledging && session.status == Status::Reinitialized;
+        // Also a first session that took the place of one under an older config.
+        let replaced = session.phase == Phase::Acknowledging && session.reason.is_some();
         session.step = None;
         session.phase = Phase::Resting(Rest::Ready);
         session.worked = true;
@@ -244,6 +245,7 @@ impl Hub {
         self.release(ix);
         self.open_standalone(ix);
         self.arm_keepalive(ix);
+        self.end_if_over(ix);
     }
 
     /// Lets everything that waited go on.
@@ -367,6 +369,16 @@ impl Hub {
             Phase::Probing | Phase::Acknowledging => Rest::Dormant,
             _ => return,
         };
+        if symptom == "401" && self.may_renew(ix) {
+            self.renew(ix, rest);
+        } else {
+            self.on_still_denied(ix, rest, symptom);
+        }
+    }
+
+    /// The values at hand are what is refused.
+    pub(crate) fn on_still_denied(&mut self, ix: SessionIx, rest: Rest, symptom: &'static str) {
+        let Some(session) = self.sessions.get(&ix) else { return };
         // A fresh handshake that cured nothing, or may not be tried: the session is not the trouble, so it stays.
         if (session.cure && !session.proven) || self.keeps_lost(ix) {
             self.back_off(ix, rest, &needs_auth(), None);
@@ -464,6 +476,10 @@ impl Hub {
         refusal: Option<&Refusal>,
     ) {
         let status = refusal.map_or(0, |refusal| refusal.status);
+        if status == 401 && self.may_renew(ix) {
+            self.renew(ix, Rest::Fresh);
+            return;
+        }
         let (failure, after) = match meaning {
             Meaning::Denied(_) => (needs_auth(), None),
             Meaning::Busy(after) | Meaning::Trouble(after) => {
@@ -504,13 +520,19 @@ impl Hub {
         self.order(Output::Note(Note::Trouble { upstream, what: failure.message.clone(), retry_ms }));
         self.drop_step(ix);
         self.fail_waiting(ix, &failure.unsent());
+        self.end_if_over(ix);
     }
 
     pub(crate) fn on_backoff_over(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.backoff = None;
-        if let Phase::Backoff { then, .. } = &session.phase {
-            session.phase = Phase::Resting(*then);
+        match session.phase {
+            Phase::Backoff { then, .. } => {
+                session.phase = Phase::Resting(then);
+                session.renewed = false;
+            }
+            Phase::Renewing { then } => self.on_renewal_late(ix, then),
+            _ => {}
         }
     }
 

@@ -7,7 +7,7 @@ use mcp_wire::{Id, Segments};
 use crate::call::CallId;
 use crate::class::Declared;
 use crate::input::{Mono, StreamId};
-use crate::names::{Continuation, Seq};
+use crate::names::{Continuation, Digest, Seq};
 use crate::seal::LinkClaim;
 use crate::status::Status;
 
@@ -38,6 +38,8 @@ pub(crate) const MOST_NUMBERED: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) claim: LinkClaim,
+    /// Whose credentials it uses now: its own, or what the config makes the default by now.
+    pub(crate) identity: Digest,
     /// What it said in its own `initialize`, for a session of its own.
     pub(crate) own: Option<Declared>,
     /// Its GET stream.
@@ -61,6 +63,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new(claim: LinkClaim, heard: Mono) -> Self {
         Self {
+            identity: claim.identity,
             claim,
             own: None,
             listening: None,

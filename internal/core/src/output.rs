@@ -62,6 +62,17 @@ pub enum Note {
         /// The row of the symptom table.
         symptom: &'static str,
     },
+    /// A session was given up on purpose.
+    Ended {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The session's stable name.
+        trajectory: Trajectory,
+        /// Why.
+        why: &'static str,
+        /// What became of the DELETE; `None`: none was due, or none could be sent.
+        delete: Option<String>,
+    },
     /// An upstream could not be used; the next attempt comes after the delay.
     Trouble {
         /// The upstream.
@@ -115,6 +126,20 @@ pub enum Output {
         exchange: ExchangeId,
         /// What it is.
         spec: Box<ExchangeSpec>,
+    },
+    /// Read the header values of this configuration again; the answer is [`Input::Refreshed`](crate::input::Input).
+    Refresh {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The configuration.
+        fingerprint: Fingerprint,
+    },
+    /// No exchange under this configuration will be started any more: forget its header values.
+    Forget {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The configuration.
+        fingerprint: Fingerprint,
     },
     /// Drop an exchange; no fact of it is wanted any more.
     Abort(ExchangeId),

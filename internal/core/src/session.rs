@@ -59,6 +59,8 @@ pub(crate) enum Phase {
     Recording,
     /// `notifications/initialized` is under way.
     Acknowledging,
+    /// A 401: the header values are being read again before it is tried once more.
+    Renewing { then: Rest },
     /// The last attempt failed; calls fail with this until the pause is over.
     Backoff { then: Rest, failure: Failure },
     /// Gone, and config forbids to replace it.
@@ -113,6 +115,8 @@ pub(crate) struct Session {
     pub(crate) denied: bool,
     /// The present handshake was made to cure a 401/403.
     pub(crate) cure: bool,
+    /// Its header values were read again since its last success.
+    pub(crate) renewed: bool,
     /// Failed attempts in a row.
     pub(crate) failures: u32,
     pub(crate) waiting: VecDeque<CallId>,
@@ -159,6 +163,7 @@ impl Session {
             fruitless: 0,
             denied: false,
             cure: false,
+            renewed: false,
             failures: 0,
             waiting: VecDeque::new(),
             in_flight: BTreeMap::new(),
@@ -202,6 +207,11 @@ impl Session {
         self.denied = false;
     }
 
+    /// It is not settled yet whether it is lost: what it refused waits for that.
+    pub(crate) fn is_doubted(&self) -> bool {
+        matches!(self.phase, Phase::Probing | Phase::Renewing { then: Rest::Ready | Rest::Dormant })
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.phase == Phase::Resting(Rest::Ready)
     }
@@ -217,6 +227,7 @@ impl Session {
                 | Phase::Lost
                 | Phase::Resting(Rest::Fresh)
                 | Phase::Backoff { then: Rest::Fresh, .. }
+                | Phase::Renewing { then: Rest::Fresh }
         );
         self.handshake == handshake && self.record.is_some() && !lost
     }
@@ -231,7 +242,7 @@ impl Session {
         let settled = match &self.phase {
             Phase::Resting(rest) => *rest != Rest::Fresh,
             Phase::Waking | Phase::Probing | Phase::Acknowledging => true,
-            Phase::Backoff { then, .. } => *then != Rest::Fresh,
+            Phase::Backoff { then, .. } | Phase::Renewing { then } => *then != Rest::Fresh,
             Phase::Initializing | Phase::Recording | Phase::Lost => false,
         };
         settled && self.record.is_some()

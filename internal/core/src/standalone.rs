@@ -174,9 +174,7 @@ impl Hub {
 
     /// Not superseded by a session of a changed configuration.
     pub(crate) fn is_current(&self, session: &Session) -> bool {
-        let upstream = self.upstreams.get(&session.key.upstream);
-        let fingerprint = upstream.and_then(|u| u.identities.get(&session.key.fingerprint.identity));
-        fingerprint.is_none_or(|fingerprint| *fingerprint == session.key.fingerprint.of_config())
+        self.superseded(session).is_none()
     }
 
     pub(crate) fn arm_keepalive(&mut self, ix: SessionIx) {
@@ -237,7 +235,7 @@ pub(crate) fn uses(link: &Link, session: &Session) -> bool {
         Some(owner) => owner == link.claim.nonce,
         None => !link.claim.class.has(Class::OWN) && link.claim.class.digest() == key.fingerprint.class,
     };
-    company && link.claim.upstream == key.upstream && link.claim.identity == key.fingerprint.identity
+    company && link.claim.upstream == key.upstream && link.identity == key.fingerprint.identity
 }
 
 /// News that stays true until the client has looked again.

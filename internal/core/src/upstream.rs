@@ -56,6 +56,7 @@ impl Hub {
         };
         let timer = life.map(|life| self.timers.arm(self.now.mono, life, Timer::Exchange(exchange)));
         let handshake = self.sessions.get(&ix)?.handshake;
+        let epoch = self.epoch_of(ix);
         let state = Exchange {
             purpose,
             session: ix,
@@ -63,6 +64,7 @@ impl Hub {
             minted: None,
             answered: false,
             carried_session: session_id.is_some(),
+            epoch,
             retry: None,
             timer,
         };
@@ -102,6 +104,7 @@ impl Hub {
         state.minted = minted;
         if let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.handshake == handshake) {
             session.last_ok = Some(now);
+            session.renewed = false;
             if matches!(purpose, Purpose::Call(_)) {
                 session.worked = true;
                 session.doubted = false;
@@ -346,6 +349,11 @@ impl Hub {
     }
 
     fn on_ended(&mut self, exchange: ExchangeId, end: End) {
+        if self.endings.contains_key(&exchange) {
+            self.close(exchange);
+            self.on_delete_ended(exchange, Some(&end));
+            return;
+        }
         match end {
             End::Refused(refusal) => {
                 let meaning = match self.exchanges.get(&exchange).map(|state| state.purpose) {
@@ -418,6 +426,8 @@ impl Hub {
         let (ix, handshake) = (state.session, state.handshake);
         // News about an older handshake says nothing about the session that took its place.
         let current = self.sessions.get(&ix).is_some_and(|session| session.handshake == handshake);
+        // The values it was refused with are not in use any more: it goes again, and nobody is to blame.
+        let outdated = state.epoch != self.epoch_of(ix);
         let open = matches!(state.purpose, Purpose::Call(call) | Purpose::Replay(call) if self.is_open(call));
         if let (true, Purpose::Call(call) | Purpose::Replay(call)) = (open, state.purpose) {
             self.note_refusal(call, meaning);
@@ -425,6 +435,7 @@ impl Hub {
         if current && !matches!(state.purpose, Purpose::Initialize(_) | Purpose::Delete) {
             match meaning {
                 Meaning::Gone(symptom) => self.on_gone(ix, symptom),
+                Meaning::Denied(_) if outdated => {}
                 Meaning::Denied(symptom) => self.on_denied(ix, symptom),
                 _ => {}
             }
@@ -482,6 +493,7 @@ impl Hub {
         let Some(state) = self.close(exchange) else { return };
         self.order(Output::Abort(exchange));
         match state.purpose {
+            Purpose::Delete => self.on_delete_ended(exchange, None),
             // Silence proves nothing: the calls find out for themselves.
             Purpose::Probe(_) if !state.answered => self.on_alive(state.session, false),
             Purpose::Initialize(_) | Purpose::Initialized if !state.answered => {

@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evermux_config::{Header, HeaderSource, Upstream};
+use evermux_core::input::Renewal;
 use evermux_core::names::{Digest, UpstreamName};
 use evermux_core::record::Fingerprint;
 use evermux_store::Key;
@@ -25,6 +27,13 @@ pub(crate) struct Resolved {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) url: Uri,
     pub(crate) headers: HeaderMap,
+    recipe: Arc<Recipe>,
+}
+
+/// What header values are made of, so that they can be read again whatever the config says by then.
+struct Recipe {
+    upstream: Upstream,
+    given: Variables,
 }
 
 /// Variables that a shim handed over.
@@ -70,7 +79,34 @@ pub(crate) async fn resolve(upstream: &Upstream, given: &Variables, key: &Key) -
         class: Digest(0),
     };
     let url = Uri::try_from(url).map_err(|_| "its url cannot be used for HTTP".to_owned())?;
-    Ok(Resolved { fingerprint, url, headers })
+    let recipe = Arc::new(Recipe { upstream: upstream.clone(), given: given.clone() });
+    Ok(Resolved { fingerprint, url, headers, recipe })
+}
+
+/// Reads the values of files and commands again; `None`: they are what they were.
+pub(crate) async fn read_again(old: &Resolved, key: &Key) -> Result<Option<Resolved>, String> {
+    let Recipe { upstream, given } = &*old.recipe;
+    let new = resolve(upstream, given, key).await?;
+    if new.fingerprint != old.fingerprint {
+        // A variable of the daemon itself cannot change; if it did, it would be somebody else's value.
+        return Err("its header values now stand for somebody else".to_owned());
+    }
+    Ok((new.headers != old.headers).then_some(new))
+}
+
+/// What came of it, for the core, which sees no value.
+pub(crate) fn renewal(outcome: &Result<Option<Resolved>, String>) -> Renewal {
+    match outcome {
+        Ok(Some(_)) => Renewal::Changed,
+        Ok(None) => Renewal::Unchanged,
+        Err(why) => Renewal::Missing(why.clone()),
+    }
+}
+
+/// Whether a header's value may be another one the next time it is read.
+pub(crate) fn is_refreshable(upstream: &Upstream) -> bool {
+    let source = |header: &Header| matches!(header.source, HeaderSource::File(_) | HeaderSource::Command(_));
+    upstream.headers.iter().any(source)
 }
 
 fn kind(source: &HeaderSource) -> &'static str {
@@ -139,8 +175,8 @@ impl Purse {
         self.known.get(&(upstream.clone(), fingerprint))
     }
 
-    /// A changed or removed upstream's values are not used again.
-    pub(crate) fn forget(&mut self, upstream: &UpstreamName) {
-        self.known.retain(|(name, _), _| name != upstream);
+    /// The core says when: a session of an older config is ended with the values it was made with.
+    pub(crate) fn forget(&mut self, upstream: &UpstreamName, fingerprint: Fingerprint) {
+        self.known.remove(&(upstream.clone(), fingerprint));
     }
 }

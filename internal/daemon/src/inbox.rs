@@ -3,6 +3,7 @@
 
 use evermux_core::input::{ExchangeId, Fact, Input, StreamId};
 use evermux_core::names::{Digest, UpstreamName};
+use evermux_core::record::Fingerprint;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::body::Sink;
@@ -18,6 +19,8 @@ pub(crate) enum Told {
     Exchange(ExchangeId, Vec<Fact>, Option<OwnedSemaphorePermit>),
     /// Credentials of an upstream are at hand, or cannot be had.
     Credentials { upstream: UpstreamName, outcome: Result<Resolved, String>, default: bool },
+    /// Header values were read again.
+    Refreshed { upstream: UpstreamName, fingerprint: Fingerprint, outcome: Result<Option<Resolved>, String> },
     /// A control request.
     Control(Ask),
 }

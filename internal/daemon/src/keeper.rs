@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use evermux_config::{Config, ConfigError, HeaderSource};
+use evermux_config::{Config, ConfigError, HeaderSource, Upstream};
 use evermux_core::names::{Digest, UpstreamName};
 use evermux_store::Key;
 use tokio::sync::{oneshot, watch};
@@ -28,6 +28,8 @@ pub(crate) struct Keeper {
     at_hand: RwLock<HashMap<String, AtHand>>,
     /// Every identity whose headers are resolved, by upstream.
     identities: watch::Sender<HashSet<(String, Digest)>>,
+    /// The variables that shims handed over, by the identity they make: a reload needs them again.
+    given: Mutex<HashMap<(String, Digest), Variables>>,
     started: Instant,
     /// One resolution at a time: a header command must not run once per waiting client.
     turn: tokio::sync::Mutex<()>,
@@ -48,6 +50,7 @@ impl Keeper {
             inbox,
             at_hand: RwLock::default(),
             identities: watch::Sender::default(),
+            given: Mutex::default(),
             started: Instant::now(),
             turn: tokio::sync::Mutex::default(),
         }
@@ -67,9 +70,7 @@ impl Keeper {
 
     /// Before the first client: everything that needs no command, so that records meet their configuration.
     pub(crate) async fn resolve_what_is_at_hand(&self) {
-        let config = self.config();
-        let is_command = |header: &evermux_config::Header| matches!(header.source, HeaderSource::Command(_));
-        for upstream in config.upstreams.values().filter(|one| !one.headers.iter().any(is_command)) {
+        for upstream in self.config().upstreams.values().filter(|upstream| !runs_a_command(upstream)) {
             self.ensure(upstream.name.as_str()).await;
         }
     }
@@ -111,6 +112,10 @@ impl Keeper {
         }
         self.inbox.tell(Told::Credentials { upstream: UpstreamName::from(name), outcome, default });
         if let Some(identity) = identity {
+            if !given.is_empty() {
+                let mut all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+                all.insert((name.to_owned(), identity), given.clone());
+            }
             self.identities.send_if_modified(|known| known.insert((name.to_owned(), identity)));
         }
         identity.or(before)
@@ -120,7 +125,10 @@ impl Keeper {
     /// to wait for it is better than to refuse them. Only for a young process; later, what is not here will not come.
     pub(crate) async fn await_identity(&self, name: &str, identity: Digest) {
         let until = self.started + HANDING_OVER;
-        if Instant::now() >= until || !self.config().upstreams.contains_key(name) {
+        // Without variables nobody but the config can bring it.
+        let handed_over =
+            |config: &Config| config.upstreams.get(name).is_some_and(|up| !up.env_vars().is_empty());
+        if Instant::now() >= until || !handed_over(&self.config()) {
             return;
         }
         let wanted = (name.to_owned(), identity);
@@ -145,9 +153,35 @@ impl Keeper {
             .unwrap_or_else(PoisonError::into_inner)
             .retain(|name, _| old.upstreams.get(name.as_str()) == config.upstreams.get(name.as_str()));
         let (done, waiting) = oneshot::channel();
-        inbox.tell(Told::Control(Ask::Reload { config: Box::new(config), done }));
+        inbox.tell(Told::Control(Ask::Reload { config: Box::new(config.clone()), done }));
         drop(waiting.await);
+        let changed =
+            config.upstreams.iter().filter(|(name, upstream)| old.upstreams.get(*name) != Some(upstream));
+        for (name, upstream) in changed {
+            self.resolve_again(name.as_str(), upstream).await;
+        }
         tracing::info!("config reloaded");
         Ok(())
     }
+
+    /// What a changed upstream's clients had brought makes another configuration now: their sessions follow at once,
+    /// those of the old one are ended. A command waits for its first need (contract).
+    async fn resolve_again(&self, name: &str, upstream: &Upstream) {
+        let mut mine = Vec::new();
+        self.given.lock().unwrap_or_else(PoisonError::into_inner).retain(|(owner, _), given| {
+            let is_mine = owner == name;
+            mine.extend(is_mine.then(|| given.clone()));
+            !is_mine
+        });
+        for given in &mine {
+            self.resolve(name, given, false).await;
+        }
+        if !runs_a_command(upstream) {
+            self.resolve(name, &Variables::new(), true).await;
+        }
+    }
+}
+
+fn runs_a_command(upstream: &Upstream) -> bool {
+    upstream.headers.iter().any(|header| matches!(header.source, HeaderSource::Command(_)))
 }

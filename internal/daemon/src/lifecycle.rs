@@ -197,7 +197,8 @@ pub(crate) fn load(
     setting.inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
     let Setting { sealer, inbox, tracker, phase } = setting;
     let wall = crate::sleep::system_wall();
-    Ok(Parts { hub, generation, config, sealer, journal, persist, inbox, tracker, phase, wall })
+    let key = key.clone();
+    Ok(Parts { hub, generation, config, key, sealer, journal, persist, inbox, tracker, phase, wall })
 }
 
 /// Waits for the signal or request to stop, and then for the last call.

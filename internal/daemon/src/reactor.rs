@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use evermux_config::{Config, Reinitialize, Share};
 use evermux_core::Hub;
-use evermux_core::input::{End, ExchangeId, Fact, Input, Now, Policy, StreamId};
+use evermux_core::input::{End, ExchangeId, Fact, Input, Now, Policy, Renewal, StreamId};
 use evermux_core::names::{Generation, UpstreamName};
 use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
-use evermux_core::record::JournalEntry;
+use evermux_core::record::{Fingerprint, JournalEntry};
 use evermux_core::seal::Sealer;
-use evermux_store::{CallJournal, Persist};
+use evermux_store::{CallJournal, Key, Persist};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::body::{Head, Sink};
-use crate::credentials::{Purse, Resolved};
+use crate::credentials::{self, Purse, Resolved};
 use crate::exchange::{self, Job};
 use crate::inbox::{Ask, Inbox, Purged, Told};
 use crate::network::Network;
@@ -54,6 +54,7 @@ pub(crate) struct Parts {
     pub(crate) hub: Hub,
     pub(crate) generation: Generation,
     pub(crate) config: Config,
+    pub(crate) key: Key,
     pub(crate) sealer: Sealer,
     pub(crate) journal: CallJournal,
     pub(crate) persist: Persist,
@@ -186,6 +187,9 @@ impl Reactor {
             Told::Credentials { upstream, outcome, default } => {
                 self.take_credentials(upstream, outcome, default)
             }
+            Told::Refreshed { upstream, fingerprint, outcome } => {
+                self.take_refreshed(upstream, fingerprint, outcome);
+            }
             Told::Control(ask) => self.control(ask),
         }
     }
@@ -202,6 +206,41 @@ impl Reactor {
                 self.handle(Input::Misconfigured { upstream, why });
             }
         }
+    }
+
+    /// In the purse before the core hears of it: what it then starts goes out with the new value.
+    fn take_refreshed(
+        &mut self,
+        upstream: UpstreamName,
+        fingerprint: Fingerprint,
+        outcome: Result<Option<Resolved>, String>,
+    ) {
+        let what = credentials::renewal(&outcome);
+        match &what {
+            Renewal::Missing(why) => {
+                tracing::warn!(upstream = %upstream, why, "header values cannot be read")
+            }
+            what => {
+                tracing::info!(upstream = %upstream, changed = *what == Renewal::Changed, "header values read again")
+            }
+        }
+        if let Ok(Some(resolved)) = outcome {
+            self.purse.put(upstream.clone(), resolved);
+        }
+        self.handle(Input::Refreshed { upstream, fingerprint, what });
+    }
+
+    /// A task of its own: a command may take its time, and the loop waits for nobody.
+    fn refresh(&self, upstream: UpstreamName, fingerprint: Fingerprint) {
+        let known = self.purse.get(&upstream, fingerprint).cloned();
+        let (inbox, key) = (self.parts.inbox.clone(), self.parts.key.clone());
+        tokio::spawn(async move {
+            let outcome = match known {
+                Some(known) => credentials::read_again(&known, &key).await,
+                None => Err("its header values are not at hand".to_owned()),
+            };
+            inbox.tell(Told::Refreshed { upstream, fingerprint, outcome });
+        });
     }
 
     fn control(&mut self, ask: Ask) {
@@ -235,11 +274,6 @@ impl Reactor {
     }
 
     fn reload(&mut self, config: Config) {
-        for (name, old) in &self.parts.config.upstreams {
-            if config.upstreams.get(name) != Some(old) {
-                self.purse.forget(&UpstreamName::from(name.as_str()));
-            }
-        }
         self.network.configure(config.daemon.ca_file.as_ref());
         self.handle(Input::Configured(policies(&config)));
         self.parts.config = config;
@@ -294,6 +328,8 @@ impl Reactor {
             }
             Output::End(stream) => drop(self.sinks.remove(&stream)),
             Output::Start { exchange, spec } => self.starting.push((exchange, spec)),
+            Output::Forget { upstream, fingerprint } => self.purse.forget(&upstream, fingerprint),
+            Output::Refresh { upstream, fingerprint } => self.refresh(upstream, fingerprint),
             Output::Abort(exchange) => {
                 self.starting.retain(|(other, _)| *other != exchange);
                 if let Some(task) = self.exchanges.remove(&exchange) {
@@ -365,6 +401,8 @@ pub(crate) fn policies(config: &Config) -> Vec<Policy> {
         call_timeout: upstream.call_timeout,
         idle: upstream.idle,
         annotate: upstream.annotate,
+        refreshable: credentials::is_refreshable(upstream),
+        identity_from_config: upstream.env_vars().is_empty(),
     };
     config.upstreams.iter().map(policy).collect()
 }
@@ -376,6 +414,9 @@ fn write_note(note: &Note) {
         ),
         Note::Lost { upstream, trajectory, symptom } => {
             tracing::warn!(%upstream, %trajectory, symptom, "the upstream lost a session");
+        }
+        Note::Ended { upstream, trajectory, why, delete } => {
+            tracing::info!(%upstream, %trajectory, why, delete, "session ended");
         }
         Note::Trouble { upstream, what, retry_ms } => {
             tracing::warn!(%upstream, what, retry_ms, "the upstream cannot be used");

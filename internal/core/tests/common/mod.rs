@@ -77,6 +77,13 @@ pub struct World {
     pub responses: BTreeMap<StreamId, Response>,
     pub notes: Vec<Note>,
     pub drained: bool,
+    /// What reading header values again brings; `None`: the shell is slow.
+    pub renewal: Option<evermux_core::input::Renewal>,
+    /// What was ordered to be read again.
+    pub refreshes: Vec<(UpstreamName, Fingerprint)>,
+    refreshed: usize,
+    /// Header values that the shell need not keep.
+    pub forgotten: Vec<(UpstreamName, Fingerprint)>,
     pub rules: Rules,
     /// The upstream and the persist thread act by themselves.
     pub auto: bool,
@@ -114,6 +121,8 @@ pub fn policy(name: &str) -> Policy {
         call_timeout: None,
         idle: Duration::from_secs(1800),
         annotate: false,
+        refreshable: false,
+        identity_from_config: false,
     }
 }
 
@@ -139,6 +148,10 @@ impl World {
             responses: BTreeMap::new(),
             notes: Vec::new(),
             drained: false,
+            renewal: Some(evermux_core::input::Renewal::Unchanged),
+            refreshes: Vec::new(),
+            refreshed: 0,
+            forgotten: Vec::new(),
             rules: Rules::default(),
             auto: true,
             pumping: false,
@@ -189,11 +202,21 @@ impl World {
                 self.serve(exchange, answer);
             } else if let Some((ticket, ok)) = self.disk.next_done() {
                 self.handle(Input::Persisted { ticket, ok });
+            } else if let Some(what) = self.renewal.clone().filter(|_| self.refreshed < self.refreshes.len())
+            {
+                self.refreshed(what);
             } else {
                 break;
             }
         }
         self.pumping = false;
+    }
+
+    /// The oldest order to read header values again is carried out.
+    pub fn refreshed(&mut self, what: evermux_core::input::Renewal) {
+        let (upstream, fingerprint) = self.refreshes[self.refreshed].clone();
+        self.refreshed += 1;
+        self.put(Input::Refreshed { upstream, fingerprint, what });
     }
 
     /// The upstream treats an exchange this way.
@@ -245,6 +268,8 @@ impl World {
                 self.aborted.insert(exchange);
                 self.rules.ended(exchange);
             }
+            Output::Forget { upstream, fingerprint } => self.forgotten.push((upstream, fingerprint)),
+            Output::Refresh { upstream, fingerprint } => self.refreshes.push((upstream, fingerprint)),
             Output::Journal(entry) => {
                 self.rules.journalled(&entry);
                 self.rules.asks.journalled(&entry, self.now_ms);
@@ -546,6 +571,7 @@ impl World {
         for response in self.responses.values_mut() {
             response.closed = true;
         }
+        self.refreshed = self.refreshes.len();
         self.generation += 1;
         self.hub = Hub::new(seed(self.generation), Generation(self.generation), sealer());
         self.drained = false;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evermux_core::input::{End, ExchangeId, Fact};
-use evermux_core::names::{Digest, LinkNonce, Seq, SessionId, Trajectory, WireId};
+use evermux_core::names::{LinkNonce, Seq, SessionId, Trajectory, WireId};
 use evermux_core::output::Verb;
-use evermux_core::record::{HandshakeState, JournalEntry, JournalledCall, Record};
+use evermux_core::record::{Fingerprint, HandshakeState, JournalEntry, JournalledCall, Record};
 use mcp_wire::Kind;
 
 use super::{Answer, Open, Upstream, method_of, tag_of};
@@ -26,11 +26,16 @@ struct Bound {
     acknowledged: bool,
 }
 
-type Key = (String, Digest);
+/// Upstream and configuration. Sessions of one key that differ in class or owner cannot be told apart here: see
+/// `many`.
+type Key = (String, Fingerprint);
 
 #[derive(Debug, Default)]
 pub struct Rules {
-    bound: BTreeMap<Key, Bound>,
+    /// Several sessions of one key are to be expected.
+    pub many: bool,
+    /// Sessions by key, the newest last.
+    bound: BTreeMap<Key, Vec<Bound>>,
     may_initialize: BTreeMap<Key, bool>,
     initializing: BTreeMap<Key, ExchangeId>,
     minted: BTreeMap<ExchangeId, Option<SessionId>>,
@@ -43,7 +48,7 @@ pub struct Rules {
 }
 
 fn key(open: &Open) -> Key {
-    (open.spec.upstream.to_string(), open.spec.fingerprint.identity)
+    (open.spec.upstream.to_string(), open.spec.fingerprint)
 }
 
 impl Rules {
@@ -81,13 +86,18 @@ impl Rules {
         assert!(open.spec.session.is_none(), "initialize carries a session");
         assert!(open.spec.protocol_version.is_none(), "initialize carries a version header");
         let key = key(open);
+        if self.many {
+            return;
+        }
         assert!(!self.initializing.contains_key(&key), "two initializes at once");
         assert!(self.may_initialize.get(&key).copied().unwrap_or(true), "an initialize without a loss");
         self.initializing.insert(key, exchange);
     }
 
     fn in_session(&self, open: &Open, method: &str) {
-        let bound = self.bound.get(&key(open)).unwrap_or_else(|| panic!("{method} without a session"));
+        let all = self.bound.get(&key(open)).map_or(&[][..], Vec::as_slice);
+        let bound = if self.many { all.iter().find(|b| b.session == open.spec.session) } else { all.last() };
+        let bound = bound.unwrap_or_else(|| panic!("{method} without a session"));
         assert_eq!(open.spec.session, bound.session, "{method} carries another session");
         let revision = (bound.revision != "2025-03-26").then(|| bound.revision.clone());
         assert_eq!(open.spec.protocol_version, revision, "{method} carries another version");
@@ -116,14 +126,12 @@ impl Rules {
                 let session = self.minted.remove(&exchange).flatten();
                 self.initializing.remove(&key(&open));
                 self.may_initialize.insert(key(&open), false);
-                self.bound.insert(key(&open), Bound { session, revision, acknowledged: false });
+                let bound = Bound { session, revision, acknowledged: false };
+                self.bound.entry(key(&open)).or_default().push(bound);
             }
             ("notifications/initialized", Fact::Head { .. } | Fact::Ended(End::Clean)) => {
-                if let Some(bound) =
-                    self.bound.get_mut(&key(&open)).filter(|b| b.session == open.spec.session)
-                {
-                    bound.acknowledged = true;
-                }
+                let all = self.bound.get_mut(&key(&open)).into_iter().flatten();
+                all.filter(|b| b.session == open.spec.session).for_each(|b| b.acknowledged = true);
             }
             ("notifications/initialized", Fact::Ended(End::Refused(_))) => {
                 self.may_initialize.insert(key(&open), true);
@@ -166,7 +174,7 @@ impl Rules {
 
     pub fn loaded(&mut self, records: &[Record], journal: &[JournalledCall]) {
         for record in records {
-            let key = (record.upstream.to_string(), record.fingerprint.identity);
+            let key = (record.upstream.to_string(), record.fingerprint.of_config());
             self.may_initialize.insert(key.clone(), false);
             let bound = Bound {
                 session: record.session_id.clone(),
@@ -176,7 +184,7 @@ impl Rules {
                         call.trajectory == record.trajectory && call.handshake == record.handshake
                     }),
             };
-            self.bound.insert(key, bound);
+            self.bound.entry(key).or_default().push(bound);
         }
     }
 }
