@@ -4,6 +4,7 @@ use bytes::Bytes;
 use mcp_wire::{Id, Message, Segments};
 
 use crate::asks::AskKey;
+use crate::flights::Shared;
 use crate::input::{ExchangeId, StreamId};
 use crate::names::{Handshake, LinkNonce, Seq, WireId};
 use crate::seal::EventClaim;
@@ -19,6 +20,8 @@ pub(crate) struct CallId(pub u64);
 pub(crate) enum Stage {
     /// For the session to be ready, or for an id. Nothing was sent.
     Waiting,
+    /// For another request about the same thing. It is never sent like this.
+    Following,
     /// For a pause before it is sent once more. Whatever was sent is known not to count.
     Pausing,
     /// Its POST is under way.
@@ -60,6 +63,8 @@ pub(crate) struct Call {
     pub(crate) greeting: bool,
     /// Running it twice is harmless (D16).
     pub(crate) repeatable: bool,
+    /// It is about something that the links of its session share.
+    pub(crate) shared: Option<Box<Shared>>,
     /// `None` for a call that another process sent and this one only replays.
     pub(crate) message: Option<Message>,
     pub(crate) stage: Stage,
@@ -105,6 +110,7 @@ impl Call {
             seq: None,
             greeting: false,
             repeatable: false,
+            shared: None,
             message: None,
             stage: Stage::Waiting,
             wire: None,
@@ -128,6 +134,11 @@ impl Call {
 
     pub(crate) fn was_sent(&self) -> bool {
         matches!(self.stage, Stage::Sent { .. } | Stage::Replaying { .. })
+    }
+
+    /// Its answer may come although nothing more is sent.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.was_sent() || self.stage == Stage::Following
     }
 
     /// The request as the upstream gets it: our id, our progress token, every other byte the client's.

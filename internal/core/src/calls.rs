@@ -50,7 +50,7 @@ impl Hub {
                 self.fail(call, &failure);
             }
             Phase::Lost => self.fail(call, &session_lost()),
-            _ if session.is_ready() && !greeting => self.send(call),
+            _ if session.is_ready() && !greeting => self.send_shared(call),
             _ => {
                 session.waiting.push_back(call);
                 self.wake(ix);
@@ -58,7 +58,7 @@ impl Hub {
         }
     }
 
-    fn send(&mut self, call: CallId) {
+    pub(crate) fn send(&mut self, call: CallId) {
         let Some(state) = self.calls.get(&call) else { return };
         let (ix, link, seq, wire) = (state.session, state.link, state.seq, state.wire);
         let Some(session) = self.sessions.get_mut(&ix) else { return };
@@ -87,8 +87,17 @@ impl Hub {
         }
     }
 
-    /// The upstream answered: its bytes, with the client's own id.
+    /// The upstream answered: this call, and those that asked the same meanwhile.
     pub(crate) fn answer(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
+        let followers = self.land_answered(call, message);
+        self.answer_one(call, message, cursor);
+        for follower in followers {
+            self.answer_one(follower, message, None);
+        }
+    }
+
+    /// Its bytes, with the client's own id.
+    pub(crate) fn answer_one(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.calls.get(&call) else { return };
         let id = state.client_id.clone();
         let due = self.identity_due(state.link, state.session);
@@ -108,8 +117,16 @@ impl Hub {
         self.settle(call, claim, data);
     }
 
-    /// The call ends with an error of our own.
+    /// The call ends with an error of our own, and with it those that asked the same meanwhile.
     pub(crate) fn fail(&mut self, call: CallId, failure: &Failure) {
+        let followers = self.land_failed(call, failure.outcome);
+        self.fail_one(call, failure);
+        for follower in followers {
+            self.fail_one(follower, failure);
+        }
+    }
+
+    fn fail_one(&mut self, call: CallId, failure: &Failure) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let (stream, greeting, exchange) = (state.stream, state.greeting, state.exchange.take());
         if failure.outcome == Outcome::Unknown && state.was_sent() {
@@ -150,6 +167,10 @@ impl Hub {
 
     /// A cancelled call ends without an answer.
     pub(crate) fn settle_silently(&mut self, call: CallId) {
+        if self.hand_over(call, None) {
+            return;
+        }
+        self.land_failed(call, crate::failure::Outcome::Unknown);
         let Some(state) = self.let_go(call) else { return };
         if state.was_sent() && !state.cancelled {
             self.note_loose(state.session, state.handshake, state.link);
@@ -197,6 +218,9 @@ impl Hub {
                 link.pending.remove(&state.client_id);
             }
             link.heard = self.now.mono;
+        }
+        if let Some(shared) = state.shared.as_deref() {
+            self.leave_flight(call, state.session, shared.place);
         }
         self.arm_sweep();
         self.end_if_over(state.session);
@@ -302,7 +326,7 @@ impl Hub {
     }
 
     /// A new sending is a new request: it gets a new id (never reused in a session's life).
-    fn forget_wire(&mut self, call: CallId) {
+    pub(crate) fn forget_wire(&mut self, call: CallId) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let Some(wire) = state.wire.take() else { return };
         state.cursor = None;
@@ -325,14 +349,20 @@ impl Hub {
     pub(crate) fn on_call_deadline(&mut self, call: CallId) {
         let Some(state) = self.calls.get(&call) else { return };
         let sent = state.was_sent();
+        let under_way = state.is_under_way();
         let failure = if state.greeting {
             let text = "the upstream did not answer the handshake in time; it goes on, try again";
             Failure::new(Kind::UpstreamUnreachable, text)
-        } else if sent {
+        } else if under_way {
             Failure::new(Kind::UpstreamTimeout, "no answer within this call's time: it may still run")
         } else {
             Failure::new(Kind::UpstreamUnreachable, "no session with the upstream within this call's time")
         };
+        let link = self.links.get(&state.link);
+        let last = link.map(|link| failure.to_error(Some(&state.client_id), &link.claim.upstream));
+        if self.hand_over(call, last.map(Segments::from)) {
+            return;
+        }
         if sent {
             self.cancel_upstream(call, None);
         }
@@ -345,6 +375,10 @@ impl Hub {
         let Some(call) = wanted.and_then(|id| self.links.get(&link)?.pending.get(&id).copied()) else {
             return;
         };
+        if self.hand_over(call, None) {
+            return;
+        }
+        self.close_flight(call);
         let Some(state) = self.calls.get_mut(&call) else { return };
         if state.greeting || state.cancelled {
             return;
@@ -354,7 +388,7 @@ impl Hub {
         let stage = state.stage;
         self.close_asks_of_call(call);
         match stage {
-            Stage::Waiting | Stage::Pausing => self.settle_silently(call),
+            Stage::Waiting | Stage::Following | Stage::Pausing => self.settle_silently(call),
             Stage::Sent { head: false } => {
                 let timer = self.timers.arm(self.now.mono, CANCEL_GRACE, Timer::CancelGrace(call));
                 if let Some(state) = self.calls.get_mut(&call) {

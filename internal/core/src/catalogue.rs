@@ -140,9 +140,11 @@ impl Hub {
         let mine = |session: &&mut Session| {
             session.trajectory == call.trajectory && session.handshake == call.handshake
         };
-        let record = self.sessions.values_mut().find(mine).and_then(|session| session.record.as_mut());
+        let Some(session) = self.sessions.values_mut().find(mine) else { return };
+        let record = session.record.as_mut();
         if let Some(record) = record.filter(|r| r.handshake_state == HandshakeState::Answered) {
             record.handshake_state = HandshakeState::Acknowledged;
+            session.common.unfinished = true;
         }
     }
 

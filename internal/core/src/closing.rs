@@ -28,10 +28,11 @@ impl Hub {
         let now = self.now.mono;
         let first =
             self.links.values().filter(|link| link.is_quiet()).map(|link| self.forgotten_at(link)).min();
-        let something = !self.links.is_empty() || !self.journal.is_empty() || !self.unclaimed.is_empty();
+        let strangers = self.sessions.values().any(|session| session.common.strangers);
+        let calls = !self.journal.is_empty() || !self.unclaimed.is_empty();
         let idle = self.upstreams.values().map(|upstream| upstream.policy.idle).min().unwrap_or(IDLE);
         let latest = now + idle.max(SHORTEST_IDLE);
-        if something {
+        if strangers || calls || !self.links.is_empty() {
             let at = first.unwrap_or(latest).min(latest);
             self.sweep = Some(self.timers.arm(now, at.saturating_sub(now), Timer::Sweep));
         }
@@ -48,9 +49,15 @@ impl Hub {
         let old = |link: &&crate::link::Link| link.is_quiet() && self.forgotten_at(link) <= now;
         let forgotten: Vec<LinkNonce> =
             self.links.values().filter(old).map(|link| link.claim.nonce).collect();
-        for link in forgotten {
-            self.links.remove(&link);
-            self.close_asks_of_link(link);
+        for link in &forgotten {
+            self.links.remove(link);
+            self.close_asks_of_link(*link);
+        }
+        if !forgotten.is_empty() {
+            self.drop_wishes(&|link| forgotten.contains(&link));
+        }
+        if now >= NUMBERED {
+            self.drop_strangers();
         }
         self.sweep_asks();
         // What no client came back for within a day, none will.
@@ -97,7 +104,7 @@ impl Hub {
         self.draining = true;
         let failure = crate::failure::draining();
         let unsent: Vec<_> =
-            self.calls.iter().filter(|(_, call)| !call.was_sent()).map(|(id, _)| *id).collect();
+            self.calls.iter().filter(|(_, call)| !call.is_under_way()).map(|(id, _)| *id).collect();
         for call in unsent {
             self.fail(call, &failure);
         }

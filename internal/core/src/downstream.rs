@@ -6,6 +6,7 @@ use mcp_wire::{Id, Kind, Message, Segments, method};
 use crate::call::{Call, CallId};
 use crate::class::{Class, Declared};
 use crate::failure::{self, Failure};
+use crate::flights::Shared;
 use crate::hub::{Hub, StreamUse};
 use crate::input::{Delivery, Sender, StreamId};
 use crate::link::{Fate, Link};
@@ -20,7 +21,7 @@ use crate::timers::Timer;
 const GREETING_WAIT: std::time::Duration = std::time::Duration::from_secs(8);
 /// Ended links that are remembered: a client that ends one does not come back with it for long.
 const MOST_ENDED: usize = 4096;
-/// Longest life of a list, read or ping (contract).
+/// Longest life of a list, read or ping (contract), and of what others may have to wait for.
 const READ_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
 impl Hub {
@@ -97,7 +98,9 @@ impl Hub {
     fn revive(&mut self, claim: LinkClaim) -> LinkNonce {
         let (nonce, now) = (claim.nonce, self.now.mono);
         let identity = self.identity_of(&claim);
-        let link = self.links.entry(nonce).or_insert_with(|| Link::new(claim, now));
+        let news = self.news;
+        let back = || Link { absent_until: Some(news), ..Link::new(claim, now) };
+        let link = self.links.entry(nonce).or_insert_with(back);
         (link.heard, link.identity) = (now, identity);
         self.arm_sweep();
         nonce
@@ -138,6 +141,7 @@ impl Hub {
         let link = self.revive(claim);
         if let Some(state) = self.links.get_mut(&link) {
             state.own = declared;
+            state.absent_until = None;
         }
         Some(link)
     }
@@ -164,6 +168,12 @@ impl Hub {
                 let text = "server/discover is not served yet: use initialize";
                 self.answer_locally(stream, &mcp_wire::error(Some(&id), code, text, None));
             }
+            // A task in a pool would be anyone's: the capability is hidden (D6).
+            Some(name) if name.starts_with("tasks/") && self.is_pooled(link) => {
+                let code = mcp_wire::code::METHOD_NOT_FOUND;
+                let text = "tasks are not served in a shared session; `share = \"client\"` has them";
+                self.answer_locally(stream, &mcp_wire::error(Some(&id), code, text, None));
+            }
             _ if duplicate => {
                 let text = "this request id is in flight already on this session";
                 let code = mcp_wire::code::INVALID_REQUEST;
@@ -171,6 +181,10 @@ impl Hub {
             }
             _ => self.open_call(stream, link, id, message, delivery),
         }
+    }
+
+    fn is_pooled(&self, link: LinkNonce) -> bool {
+        self.links.get(&link).is_some_and(|state| !state.claim.class.has(Class::OWN))
     }
 
     fn answer_locally(&mut self, stream: StreamId, message: &Bytes) {
@@ -245,7 +259,7 @@ impl Hub {
         if call.greeting {
             return Some(GREETING_WAIT);
         }
-        if call.repeatable {
+        if call.repeatable || call.shared.is_some() {
             return Some(READ_WAIT);
         }
         self.upstreams.get(name)?.policy.call_timeout
@@ -360,6 +374,10 @@ impl Hub {
             return;
         }
         self.streams.insert(stream, StreamUse::Listening(link));
+        let session = self.session_for(link);
+        if let Some(session) = session {
+            self.catch_up(link, session);
+        }
         let Some(state) = self.links.get_mut(&link) else { return };
         let (old, missed) = (state.listening.replace(stream), std::mem::take(&mut state.missed));
         if let Some(old) = old {
@@ -371,7 +389,7 @@ impl Hub {
             self.order(Output::Event { stream, id: None, data });
         }
         self.show_waiting_asks(link, after.as_ref());
-        if let Some(session) = self.session_for(link) {
+        if let Some(session) = session {
             self.wake_for_stream(session);
             self.open_standalone(session);
             self.arm_keepalive(session);
@@ -381,6 +399,7 @@ impl Hub {
     pub(crate) fn on_link_ended(&mut self, stream: StreamId, from: &Sender) {
         if let Sender::Link(claim) = from {
             self.forget_link(claim.nonce);
+            self.drop_wishes(&|link| link == claim.nonce);
             if self.ended.len() >= MOST_ENDED {
                 self.ended.pop_front();
             }
@@ -432,6 +451,7 @@ fn new_call(
         seq,
         greeting: name == method::INITIALIZE,
         repeatable: method::is_repeatable(name),
+        shared: Shared::of(&message),
         message: Some(message),
         ..Call::new(link, session, client_id, stream)
     }

@@ -64,7 +64,7 @@ impl Hub {
         let has_id = record.is_some_and(|record| record.session_id.is_some());
         let delete = has_id.then(|| self.start(ix, Purpose::Delete, Verb::Delete, None)).flatten();
         let Some(session) = self.sessions.remove(&ix) else { return };
-        for timer in [session.keepalive, session.backoff, session.reserve_again] {
+        for timer in [session.keepalive, session.backoff, session.reserve_again, session.common.chore_pause] {
             self.timers.cancel(timer);
         }
         if self.pool.get(&session.key) == Some(&ix) {

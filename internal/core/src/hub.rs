@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::asks::Asks;
 use crate::call::{Call, CallId};
 use crate::ending::Ending;
+use crate::flights::Later;
 use crate::input::{ExchangeId, Input, Mono, Now, Policy, StreamId, Ticket};
 use crate::link::Link;
 use crate::mint::Mint;
@@ -106,6 +107,10 @@ pub struct Hub {
     /// Links that their clients ended, oldest first: their ids open, but are not served any more.
     pub(crate) ended: VecDeque<LinkNonce>,
     pub(crate) tickets: BTreeMap<Ticket, Pending>,
+    /// Done at the end of the fact that is being dealt with.
+    pub(crate) later: Vec<Later>,
+    /// Counts lasting news.
+    pub(crate) news: u64,
     pub(crate) degraded: bool,
     pub(crate) draining: bool,
     pub(crate) drained: bool,
@@ -138,6 +143,8 @@ impl Hub {
             endings: BTreeMap::new(),
             ended: VecDeque::new(),
             tickets: BTreeMap::new(),
+            later: Vec::new(),
+            news: 0,
             degraded: false,
             draining: false,
             drained: false,
@@ -181,6 +188,7 @@ impl Hub {
             Input::Drain => self.on_drain(),
             Input::Tick => {}
         }
+        self.do_later();
         self.note_drained();
         out.append(&mut self.out);
     }
@@ -198,6 +206,10 @@ impl Hub {
             ("sessions", self.sessions.len()),
             ("pool", self.pool.len()),
             ("waiting", sessions.clone().map(|session| session.waiting.len()).sum()),
+            ("flights", sessions.clone().map(|session| session.common.flights.len()).sum()),
+            ("turns", sessions.clone().map(|session| session.common.turns.len()).sum()),
+            ("chores", sessions.clone().map(|session| session.common.chores.len()).sum()),
+            ("lists", sessions.clone().map(|session| session.common.lists.len()).sum()),
             ("in_flight", sessions.map(|session| session.in_flight.len()).sum()),
             ("exchanges", self.exchanges.len()),
             ("streams", self.streams.len()),
@@ -226,6 +238,7 @@ impl Hub {
             Timer::Backoff(session) => self.on_backoff_over(session),
             Timer::Keepalive(session) => self.on_quiet(session),
             Timer::Standalone(session) => self.on_standalone_due(session),
+            Timer::Chores(session) => self.on_chores_due(session),
             Timer::Reserve(session) => self.reserve(session),
             Timer::Lane(session, link) => self.on_lane_due(session, link),
             Timer::Sweep => self.on_sweep(),

@@ -6,7 +6,10 @@ use mcp_wire::{Id, Kind, Message, Segments, method, version};
 use serde_json::value::RawValue;
 
 use crate::call::CallId;
+use crate::capabilities::without_tasks;
+use crate::class::Class;
 use crate::failure::{Failure, Kind as Failed, needs_auth, session_lost};
+use crate::flights::Later;
 use crate::hub::{Hub, Pending, Purpose};
 use crate::ids::Ids;
 use crate::input::{ExchangeId, Refusal};
@@ -152,6 +155,7 @@ impl Hub {
         }
         session.status = if again { Status::Reinitialized } else { Status::New };
         session.standalone = crate::session::Standalone::Closed;
+        session.common.on_handshake();
         session.cure = session.denied;
         (session.doubted, session.proven, session.denied) = (false, false, false);
         let old = session.record.take();
@@ -173,8 +177,8 @@ impl Hub {
             handshake_state: HandshakeState::Answered,
             ids_reserved_until: reserved,
             get_cursor: None,
-            subscriptions: std::collections::BTreeMap::new(),
-            log_levels: std::collections::BTreeMap::new(),
+            subscriptions: old.as_ref().map(|old| old.subscriptions.clone()).unwrap_or_default(),
+            log_levels: old.as_ref().map(|old| old.log_levels.clone()).unwrap_or_default(),
             owner: session.key.owner,
             learned: Learned { get_stream: None, gone_signature: session.reason.clone().filter(|_| again) },
             created_ms: now_ms,
@@ -207,7 +211,10 @@ impl Hub {
 
     pub(crate) fn on_acknowledged(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
-        if let Some(record) = session.record.as_mut() {
+        // A process that takes over before the server was told all that it is to know again has to tell it.
+        let renewed = session.handshake.0 > 1;
+        let owed = |record: &Record| !record.subscriptions.is_empty() || !record.log_levels.is_empty();
+        if let Some(record) = session.record.as_mut().filter(|record| !renewed || !owed(record)) {
             record.handshake_state = HandshakeState::Acknowledged;
         }
         self.write_record(ix, Sync::None, Pending::Update);
@@ -221,8 +228,11 @@ impl Hub {
         if !matches!(session.phase, Phase::Probing | Phase::Acknowledging) {
             return;
         }
-        // Also a first session that took the place of one under an older config.
-        let replaced = session.phase == Phase::Acknowledging && session.reason.is_some();
+        // Also one that a former process did not live to finish, and a first session that took the place of one
+        // under an older config.
+        let unfinished = session.handshake.0 > 1 && std::mem::take(&mut session.common.unfinished);
+        let again = session.handshake.0 > 1 || session.reason.is_some();
+        let replaced = unfinished || (again && session.phase == Phase::Acknowledging);
         session.step = None;
         session.phase = Phase::Resting(Rest::Ready);
         session.worked = true;
@@ -240,7 +250,7 @@ impl Hub {
             self.note_attach(ix);
         }
         if replaced {
-            self.announce_changed_lists(ix);
+            self.restore_wishes(ix);
         }
         self.release(ix);
         self.open_standalone(ix);
@@ -251,6 +261,9 @@ impl Hub {
     /// Lets everything that waited go on.
     pub(crate) fn release(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if !session.common.chores.is_empty() {
+            self.later.push(Later::Chores(ix));
+        }
         let waiting = std::mem::take(&mut session.waiting);
         // What was answered before they came is not overtaken by them.
         self.pump_lanes(ix);
@@ -285,6 +298,8 @@ impl Hub {
         }
         let claim = claim.clone();
         let result = with_revision(&record.initialize_result, &claim.version);
+        let pooled = !claim.class.has(Class::OWN);
+        let result = if pooled { without_tasks(result) } else { result };
         let message = Message::parse(mcp_wire::result(&id, result.as_bytes()));
         let meta = self.session_meta(ix);
         let data = match (message, meta) {

@@ -7,6 +7,7 @@ use mcp_wire::{Id, Segments};
 use crate::call::CallId;
 use crate::class::Declared;
 use crate::input::{Mono, StreamId};
+use crate::lists::Pages;
 use crate::names::{Continuation, Digest, Seq};
 use crate::seal::LinkClaim;
 use crate::status::Status;
@@ -47,6 +48,9 @@ pub(crate) struct Link {
     /// What changed at the server while it had none: a client opens its stream a moment after its handshake, and
     /// again after a cut.
     pub(crate) missed: Vec<Segments>,
+    /// It is a former process's: the number of the last news that came before it was back.
+    pub(crate) absent_until: Option<u64>,
+    pub(crate) pages: Pages,
     pub(crate) numbered: BTreeMap<Seq, Fate>,
     /// Every number below is settled for the client.
     pub(crate) acked: Seq,
@@ -68,6 +72,8 @@ impl Link {
             own: None,
             listening: None,
             missed: Vec::new(),
+            absent_until: None,
+            pages: Pages::default(),
             numbered: BTreeMap::new(),
             acked: Seq(0),
             journalled_ack: Seq(0),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use mcp_wire::Message;
 
 use crate::call::{Call, CallId, Stage};
+use crate::flights::Shared;
 use crate::hub::{Hub, Purpose, StreamUse};
 use crate::input::{Delivery, StreamId};
 use crate::link::Fate;
@@ -65,6 +66,8 @@ impl Hub {
         let call = CallId(self.count());
         let mut state = replayed(link, &sent, id.clone(), message.progress_token(), stream);
         state.seq = Some(seq);
+        // What the answer means for the session is in the request alone.
+        state.shared = Shared::of(message);
         self.adopt(call, state, stream);
         self.set_fate(link, Some(seq), Fate::Live(call));
         self.replay(call);
@@ -91,7 +94,9 @@ impl Hub {
             .session_by_trajectory(after.trajectory, after.handshake)
             .filter(|_| after.link == link)
             .map(|ix| (ix, self.sessions.get(&ix).and_then(|s| s.in_flight.get(&after.wire).copied())));
-        match (live, after.client_id, after.cursor) {
+        // Its client is done with it, and others wait for it by now.
+        let strange = live.and_then(|(_, call)| self.calls.get(&call?)).is_some_and(|call| call.link != link);
+        match (live.filter(|_| !strange), after.client_id, after.cursor) {
             (Some((_, Some(call))), _, cursor) => {
                 self.attach(call, stream);
                 let after = EventClaim { cursor, client_id: None, ..after };

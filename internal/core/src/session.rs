@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::call::CallId;
 use crate::class::Declared;
 use crate::failure::Failure;
+use crate::flights::Common;
 use crate::ids::Ids;
 use crate::input::{ExchangeId, Mono, Ticket};
 use crate::names::{Continuation, Handshake, LinkNonce, Trajectory, UpstreamName, WireId};
@@ -121,6 +122,8 @@ pub(crate) struct Session {
     pub(crate) failures: u32,
     pub(crate) waiting: VecDeque<CallId>,
     pub(crate) in_flight: BTreeMap<WireId, CallId>,
+    /// What its links share of it.
+    pub(crate) common: Common,
     pub(crate) standalone: Standalone,
     pub(crate) standalone_failures: u32,
     pub(crate) standalone_since: Option<Mono>,
@@ -167,6 +170,7 @@ impl Session {
             failures: 0,
             waiting: VecDeque::new(),
             in_flight: BTreeMap::new(),
+            common: Common::default(),
             standalone: Standalone::Closed,
             standalone_failures: 0,
             standalone_since: None,
@@ -195,6 +199,7 @@ impl Session {
         if record.learned.get_stream == Some(false) {
             session.standalone = Standalone::Unsupported;
         }
+        session.common = Common::stored(&record);
         session.record = Some(record);
         session
     }

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use mcp_wire::{Id, Message, method};
+use mcp_wire::{Id, method};
 
 use crate::class::Class;
 use crate::hub::{Hub, Pending, Purpose};
 use crate::input::{ExchangeId, Refusal, StreamId};
 use crate::link::Link;
-use crate::output::{Output, Verb};
+use crate::output::Verb;
 use crate::record::Sync;
 use crate::session::{Phase, Rest, Session, SessionIx, Standalone};
 use crate::timers::Timer;
@@ -36,9 +36,11 @@ impl Hub {
         }
         let record = self.sessions.get(&ix).and_then(|session| session.record.as_ref());
         let cursor = record.and_then(|record| record.get_cursor.clone());
+        let resumes = cursor.is_some();
         let exchange = self.start(ix, Purpose::Standalone, Verb::Get, cursor);
         if let (Some(session), Some(exchange)) = (self.sessions.get_mut(&ix), exchange) {
             session.standalone = Standalone::Opening(exchange);
+            session.common.resumes = resumes;
         }
     }
 
@@ -56,9 +58,17 @@ impl Hub {
         let now = self.now.mono;
         let Some(ix) = self.exchanges.get(&exchange).map(|state| state.session) else { return };
         let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if session.standalone != Standalone::Opening(exchange) {
+            return;
+        }
         session.standalone = Standalone::Open(exchange);
         session.standalone_since = Some(now);
+        let gap = session.common.listened && !session.common.resumes;
+        session.common.listened = true;
         self.learn_get_stream(ix, true);
+        if gap {
+            self.announce_changes(ix);
+        }
     }
 
     fn learn_get_stream(&mut self, ix: SessionIx, offered: bool) {
@@ -83,6 +93,10 @@ impl Hub {
 
     pub(crate) fn on_standalone_refused(&mut self, exchange: ExchangeId, refusal: &Refusal) {
         let Some(state) = self.close(exchange) else { return };
+        if matches!(refusal.status, 400 | 404) && self.drop_position(state.session) {
+            self.on_standalone_ended(state.session, refusal.retry_after);
+            return;
+        }
         if matches!(refusal.status, 400 | 404 | 405 | 406 | 501) {
             if let Some(session) = self.sessions.get_mut(&state.session) {
                 session.standalone = Standalone::Unsupported;
@@ -96,12 +110,24 @@ impl Hub {
         self.on_standalone_ended(state.session, refusal.retry_after);
     }
 
+    /// The server may have forgotten the position rather than have no stream: it is asked once more without.
+    fn drop_position(&mut self, ix: SessionIx) -> bool {
+        let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.common.resumes) else {
+            return false;
+        };
+        let Some(record) = session.record.as_mut() else { return false };
+        record.get_cursor = None;
+        self.write_record(ix, Sync::None, Pending::Update);
+        true
+    }
+
     pub(crate) fn on_standalone_ended(&mut self, ix: SessionIx, retry: Option<Duration>) {
         let now = self.now.mono;
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         if matches!(session.standalone, Standalone::Closed | Standalone::Pausing(_)) {
             return;
         }
+        session.common.forget_lists();
         let lasted = session.standalone_since.take().map(|since| now.saturating_sub(since));
         if lasted.is_some_and(|lasted| lasted >= LASTING) {
             session.standalone_failures = 0;
@@ -125,6 +151,7 @@ impl Hub {
 
     pub(crate) fn close_standalone(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.common.forget_lists();
         match std::mem::replace(&mut session.standalone, Standalone::Closed) {
             Standalone::Opening(exchange) | Standalone::Open(exchange) => self.abort(exchange),
             Standalone::Pausing(timer) => self.timers.cancel(Some(timer)),
@@ -138,38 +165,6 @@ impl Hub {
             return Vec::new();
         }
         self.links.values().filter(|link| uses(link, session)).filter_map(|link| link.listening).collect()
-    }
-
-    /// A notification of the session goes to each link once (2025-11-25: never twice to one client): on its GET
-    /// stream, or on its next one if it says that something changed.
-    pub(crate) fn fan_out(&mut self, ix: SessionIx, message: &Message) {
-        let Some(session) = self.sessions.get(&ix).filter(|session| self.is_current(session)) else { return };
-        let data = self.with_client_ids(ix, message);
-        let lasting = message.method().is_some_and(says_what_changed);
-        for link in self.links.values_mut().filter(|link| uses(link, session)) {
-            match link.listening {
-                Some(stream) => self.out.push(Output::Event { stream, id: None, data: data.clone() }),
-                None if lasting => link.miss(&data),
-                None => {}
-            }
-        }
-    }
-
-    /// After a fresh handshake the server's state is gone: every list may differ.
-    pub(crate) fn announce_changed_lists(&mut self, ix: SessionIx) {
-        let Some(record) = self.sessions.get(&ix).and_then(|session| session.record.as_ref()) else { return };
-        let result: serde_json::Value = serde_json::from_str(&record.initialize_result).unwrap_or_default();
-        let rows = [
-            ("/capabilities/tools/listChanged", method::NOTIFICATIONS_TOOLS_LIST_CHANGED),
-            ("/capabilities/prompts/listChanged", method::NOTIFICATIONS_PROMPTS_LIST_CHANGED),
-            ("/capabilities/resources/listChanged", method::NOTIFICATIONS_RESOURCES_LIST_CHANGED),
-        ];
-        for (pointer, name) in rows {
-            let offered = result.pointer(pointer) == Some(&serde_json::Value::Bool(true));
-            if let (true, Ok(message)) = (offered, Message::parse(mcp_wire::notification(name, None))) {
-                self.fan_out(ix, &message);
-            }
-        }
     }
 
     /// Not superseded by a session of a changed configuration.
@@ -236,15 +231,4 @@ pub(crate) fn uses(link: &Link, session: &Session) -> bool {
         None => !link.claim.class.has(Class::OWN) && link.claim.class.digest() == key.fingerprint.class,
     };
     company && link.claim.upstream == key.upstream && link.identity == key.fingerprint.identity
-}
-
-/// News that stays true until the client has looked again.
-fn says_what_changed(name: &str) -> bool {
-    matches!(
-        name,
-        method::NOTIFICATIONS_TOOLS_LIST_CHANGED
-            | method::NOTIFICATIONS_PROMPTS_LIST_CHANGED
-            | method::NOTIFICATIONS_RESOURCES_LIST_CHANGED
-            | method::NOTIFICATIONS_RESOURCES_UPDATED
-    )
 }

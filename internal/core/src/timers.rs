@@ -31,6 +31,8 @@ pub(crate) enum Timer {
     Keepalive(SessionIx),
     /// The GET stream is opened again.
     Standalone(SessionIx),
+    /// A chore that got no answer is tried again.
+    Chores(SessionIx),
     /// A failed id reservation is tried again.
     Reserve(SessionIx),
     /// An answer is posted once more, or looks whether its session is ready.

@@ -77,6 +77,9 @@ impl Hub {
         if let Some(state) = self.exchanges.remove(&exchange) {
             self.timers.cancel(state.timer);
             self.order(Output::Abort(exchange));
+            if let Purpose::Aside(Some(wire)) = state.purpose {
+                self.on_chore_over(state.session, wire, None);
+            }
         }
     }
 
@@ -219,26 +222,11 @@ impl Hub {
             return;
         }
         match message.method() {
-            Some(method::NOTIFICATIONS_CANCELLED) => {
-                return self.on_ask_cancelled(exchange, message, cursor);
-            }
+            Some(method::NOTIFICATIONS_CANCELLED) => self.on_ask_cancelled(exchange, message, cursor),
             Some(method::NOTIFICATIONS_ELICITATION_COMPLETE) => {
-                return self.on_elicitation_complete(exchange, message, cursor);
+                self.on_elicitation_complete(exchange, message, cursor);
             }
-            _ => {}
-        }
-        match purpose {
-            Purpose::Call(call) | Purpose::Replay(call) if self.is_open(call) => {
-                let data = self.with_client_ids(ix, message);
-                self.deliver(call, cursor, data);
-            }
-            Purpose::Standalone => {
-                self.fan_out(ix, message);
-                if let Some(cursor) = cursor {
-                    self.on_standalone_cursor(ix, &cursor);
-                }
-            }
-            _ => self.order(Output::Note(Note::Dropped("a notification on a stream that is nobody's"))),
+            _ => self.on_session_news(exchange, message, cursor),
         }
     }
 
@@ -298,9 +286,12 @@ impl Hub {
             }
             Purpose::Initialize(_) => self.on_initialize_result(exchange, message),
             Purpose::Probe(_) => self.on_alive(ix, true),
-            Purpose::Aside(_) => {
+            Purpose::Aside(wire) => {
                 if let Some(session) = self.sessions.get_mut(&ix).filter(|s| s.handshake == handshake) {
                     session.prove();
+                }
+                if let Some(wire) = wire {
+                    self.on_chore_over(ix, wire, Some(message.kind() == Kind::Response));
                 }
             }
             _ => {}
@@ -481,12 +472,16 @@ impl Hub {
     /// The server's own error body is the answer, whatever id it carries.
     fn pass_error_on(&mut self, call: CallId, refusal: Option<&Refusal>) {
         let message = refusal.and_then(|refusal| Message::parse(refusal.body.clone()).ok());
-        let Some((state, message)) = self.calls.get(&call).zip(message) else { return };
-        let data = match message.id() {
-            Some(_) => message.splice().id(&state.client_id).finish(),
-            None => crate::calls::error_under(&state.client_id, &message),
-        };
-        self.settle(call, None, data);
+        let Some(message) = message else { return };
+        let followers = self.land_answered(call, &message);
+        for call in std::iter::once(call).chain(followers) {
+            let Some(state) = self.calls.get(&call) else { continue };
+            let data = match message.id() {
+                Some(_) => message.splice().id(&state.client_id).finish(),
+                None => crate::calls::error_under(&state.client_id, &message),
+            };
+            self.settle(call, None, data);
+        }
     }
 
     pub(crate) fn on_exchange_timeout(&mut self, exchange: ExchangeId) {
@@ -514,6 +509,9 @@ impl Hub {
         }
         if let Some(session) = self.sessions.get_mut(&state.session).filter(|s| s.step == Some(exchange)) {
             session.step = None;
+        }
+        if let Purpose::Aside(Some(wire)) = state.purpose {
+            self.on_chore_over(state.session, wire, None);
         }
         Some(state)
     }

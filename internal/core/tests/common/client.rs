@@ -1,6 +1,6 @@
 //! A client: numbers its messages, remembers what it sent and what came back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use evermux_core::input::StreamId;
@@ -38,6 +38,8 @@ pub struct Client {
     pub heard: Vec<String>,
     /// The raw ids of what it was asked, as often as it came.
     pub asked: Vec<String>,
+    /// Marks of news that it was told, on whatever stream.
+    news: BTreeSet<String>,
     /// Says `Evermux-Seq` and `Evermux-Ack`, as the shim does.
     pub numbers: bool,
     pub acks: bool,
@@ -55,6 +57,7 @@ impl Client {
             sent: BTreeMap::new(),
             heard: Vec::new(),
             asked: Vec::new(),
+            news: BTreeSet::new(),
             numbers: true,
             acks: true,
             gone: false,
@@ -139,6 +142,9 @@ impl Client {
                 assert_eq!(id, sent.id, "P2: the answer carries another id");
                 if message.kind() == Kind::Response && sent.tag.is_some() {
                     assert_eq!(super::tag_of(&message), sent.tag, "P2: another call's answer");
+                    let bytes =
+                        format!(r#""content":[],"tag":"{}""#, sent.tag.as_deref().unwrap_or_default());
+                    assert!(text.contains(&bytes), "P13: {text}");
                 }
                 sent.reply = Some(Reply::Message(text));
             }
@@ -148,8 +154,24 @@ impl Client {
                         message.progress_token().map(|id| String::from_utf8_lossy(id.as_raw()).into_owned());
                     assert_eq!(token, sent.token, "P2: another call's progress");
                 }
-                sent.progress.push(text);
+                sent.progress.push(text.clone());
+                self.hear_once(&text);
             }
         }
+    }
+
+    /// P6: a piece of news comes to a link once, on whatever stream.
+    fn hear_once(&mut self, text: &str) {
+        let mark = text.split_once(r#""mark":""#).and_then(|(_, rest)| rest.split('"').next());
+        if let Some(mark) = mark {
+            assert!(self.news.insert(mark.to_owned()), "P6: {text} comes twice");
+        }
+    }
+
+    /// Something on its GET stream.
+    pub fn hear(&mut self, data: &Bytes) {
+        let text = String::from_utf8_lossy(data).into_owned();
+        self.hear_once(&text);
+        self.heard.push(text);
     }
 }

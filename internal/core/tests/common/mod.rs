@@ -355,7 +355,7 @@ impl World {
         if !data.is_empty() && !listening {
             client.receive(seq, data);
         } else if !data.is_empty() {
-            client.heard.push(String::from_utf8_lossy(data).into_owned());
+            client.hear(data);
         }
     }
 
@@ -427,6 +427,22 @@ impl World {
     pub fn read(&mut self, client: usize) -> u64 {
         let tag = self.clients[client].tag(client);
         self.ask(client, "resources/read", &format!(r#"{{"uri":"x:{tag}","tag":"{tag}"}}"#))
+    }
+
+    pub fn list(&mut self, client: usize, method: &str) -> u64 {
+        self.ask(client, method, "{}")
+    }
+
+    pub fn subscribe(&mut self, client: usize, uri: &str) -> u64 {
+        self.ask(client, "resources/subscribe", &format!(r#"{{"uri":"{uri}"}}"#))
+    }
+
+    pub fn unsubscribe(&mut self, client: usize, uri: &str) -> u64 {
+        self.ask(client, "resources/unsubscribe", &format!(r#"{{"uri":"{uri}"}}"#))
+    }
+
+    pub fn set_level(&mut self, client: usize, level: &str) -> u64 {
+        self.ask(client, "logging/setLevel", &format!(r#"{{"level":"{level}"}}"#))
     }
 
     pub fn tell(&mut self, client: usize, body: &str) -> u64 {
@@ -628,6 +644,16 @@ impl World {
     /// Requests and notifications the core sent, by method, since the start.
     pub fn sent(&self, method: &str) -> usize {
         self.started.iter().filter(|(_, open)| method_of(open) == method).count()
+    }
+
+    /// What a client heard on its GET streams since it was last asked.
+    pub fn heard(&mut self, client: usize) -> Vec<String> {
+        std::mem::take(&mut self.clients[client].heard)
+    }
+
+    /// The server's side of the newest session.
+    pub fn server(&self) -> &upstream::ServerSession {
+        &self.upstream.sessions[&format!("s{}", self.upstream.minted)]
     }
 
     /// The open exchange of a method, the newest.

@@ -45,6 +45,8 @@ pub struct ServerSession {
     seen: BTreeSet<u64>,
     /// Answers by the id of the request whose stream they were on.
     pub kept: BTreeMap<u64, String>,
+    pub subscribed: BTreeSet<String>,
+    pub level: Option<String>,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +61,11 @@ pub struct Upstream {
     pub offers_stream: bool,
     pub no_session_ids: bool,
     pub deleted: usize,
+    /// What it declares, where it is not the usual.
+    pub capabilities: Option<&'static str>,
+    /// What lists, by their number, answer; `{}` in it is replaced by the number.
+    pub list_result: Option<&'static str>,
+    pub lists: u32,
 }
 
 pub const LOST: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}"#;
@@ -206,13 +213,38 @@ impl Upstream {
                     *ran += 1;
                     assert_eq!(*ran, 1, "P4: {tag} ran twice");
                 }
-                Some(vec![head(), says(&result_of(open)), clean()])
+                self.note(open, &name);
+                Some(vec![head(), says(&self.result(open)), clean()])
             }
             _ => {
                 session.acknowledged |= method_of(open) == "notifications/initialized";
                 Some(vec![head(), clean()])
             }
         }
+    }
+
+    fn note(&mut self, open: &Open, session: &str) {
+        let Some(session) = self.sessions.get_mut(session) else { return };
+        let param = |name: &str| open.message.as_ref().and_then(|message| message.param_str(name));
+        match method_of(open) {
+            "resources/subscribe" => session.subscribed.extend(param("uri")),
+            "resources/unsubscribe" => {
+                let uri = param("uri").unwrap_or_default();
+                session.subscribed.remove(&uri);
+            }
+            "logging/setLevel" => session.level = param("level"),
+            _ => {}
+        }
+    }
+
+    fn result(&mut self, open: &Open) -> String {
+        let Some(text) = self.list_result.filter(|_| method_of(open).ends_with("/list")) else {
+            return result_of(open);
+        };
+        self.lists += 1;
+        let id = open.message.as_ref().and_then(Message::id).and_then(|id| id.as_number()).expect("a number");
+        let result = text.replace("{}", &self.lists.to_string());
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
     }
 
     fn initialize(&mut self, open: &Open) -> Vec<Fact> {
@@ -226,8 +258,9 @@ impl Upstream {
         state.seen.insert(id);
         self.sessions.insert(if self.no_session_ids { String::new() } else { name }, state);
         let revision = self.revision.unwrap_or("2025-11-25");
+        let capabilities = self.capabilities.unwrap_or(r#"{"tools":{"listChanged":true}}"#);
         let result = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"{revision}","capabilities":{{"tools":{{"listChanged":true}}}},"serverInfo":{{"name":"model","version":"1"}}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"{revision}","capabilities":{capabilities},"serverInfo":{{"name":"model","version":"1"}}}}}}"#
         );
         vec![Fact::Head { session }, says(&result), clean()]
     }

@@ -12,6 +12,10 @@ pub(crate) enum Op {
     Join,
     Call(u8, bool),
     Read(u8),
+    List(u8, u8),
+    Subscribe(u8, u8),
+    Unsubscribe(u8, u8),
+    Level(u8, u8),
     Tell(u8),
     Cancel(u8, u8),
     HangUp(u8, u8),
@@ -43,6 +47,10 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Join),
         14 => (small(), any::<bool>()).prop_map(|(c, t)| Op::Call(c, t)),
         6 => small().prop_map(Op::Read),
+        8 => (small(), 0u8..5).prop_map(|(c, n)| Op::List(c, n)),
+        4 => (small(), 0u8..3).prop_map(|(c, n)| Op::Subscribe(c, n)),
+        2 => (small(), 0u8..3).prop_map(|(c, n)| Op::Unsubscribe(c, n)),
+        2 => (small(), 0u8..5).prop_map(|(c, n)| Op::Level(c, n)),
         1 => small().prop_map(Op::Tell),
         4 => (small(), small()).prop_map(|(c, k)| Op::Cancel(c, k)),
         4 => (small(), small()).prop_map(|(c, k)| Op::HangUp(c, k)),
@@ -52,7 +60,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         10 => (small(), small(), prop::bool::weighted(0.1)).prop_map(|(c, n, o)| Op::Answer(c, n, o)),
         24 => (small(), 0u8..24).prop_map(|(n, a)| Op::Serve(n, a)),
         8 => Just(Op::ServeAll),
-        20 => (small(), 0u8..15).prop_map(|(n, a)| Op::More(n, a)),
+        20 => (small(), 0u8..18).prop_map(|(n, a)| Op::More(n, a)),
         14 => prop::bool::weighted(0.9).prop_map(Op::Persist),
         10 => prop::sample::select(vec![1, 60, 120, 400, 1_000, 6_000, 31_000, 61_000]).prop_map(Op::Advance),
         2 => Just(Op::Woke),
@@ -69,6 +77,8 @@ pub(crate) struct Play {
     drained: bool,
     questions: u64,
     last_question: Option<(Option<SessionId>, String)>,
+    killed: bool,
+    marks: u32,
 }
 
 const MOST_CLIENTS: usize = 4;
@@ -83,7 +93,7 @@ impl Play {
         w.configure();
         w.upstream.offers_stream = true;
         w.auto = false;
-        let mut play = Self { w, drained: false, questions: 0, last_question: None };
+        let mut play = Self { w, drained: false, questions: 0, last_question: None, killed: false, marks: 0 };
         play.join();
         play
     }
@@ -137,6 +147,7 @@ impl Play {
                     self.w.read(client);
                 }
             }
+            Op::List(..) | Op::Subscribe(..) | Op::Unsubscribe(..) | Op::Level(..) => self.share(op),
             Op::Tell(client) => {
                 if let Some(client) = self.pick(client) {
                     self.w.tell(client, r#"{"jsonrpc":"2.0","method":"notifications/vendor/x","params":{}}"#);
@@ -144,7 +155,10 @@ impl Play {
             }
             Op::Cancel(client, n) => {
                 let wanted = self.unsettled(client, n);
-                let is_call = |w: &World, c: usize, s: u64| w.clients[c].sent[&s].tag.is_some();
+                let is_call = |w: &World, c: usize, s: u64| {
+                    let sent = &w.clients[c].sent[&s];
+                    sent.id.is_some() && !sent.body.contains("\"initialize\"")
+                };
                 if let Some((client, seq)) = wanted.filter(|(c, s)| is_call(&self.w, *c, *s)) {
                     self.w.cancel(client, seq);
                 }
@@ -171,6 +185,36 @@ impl Play {
                 }
             }
             _ => self.act(op),
+        }
+    }
+
+    /// Requests about what the links of a session share.
+    fn share(&mut self, op: &Op) {
+        match *op {
+            Op::List(client, n) => {
+                if let Some(client) = self.pick(client) {
+                    let method = ["tools/list", "prompts/list"][usize::from(n) % 2];
+                    let tag = format!("{method}-{}", n / 2);
+                    self.w.ask(client, method, &format!(r#"{{"tag":"{tag}"}}"#));
+                }
+            }
+            Op::Subscribe(client, n) => {
+                if let Some(client) = self.pick(client) {
+                    self.w.subscribe(client, &format!("x:{n}"));
+                }
+            }
+            Op::Unsubscribe(client, n) => {
+                if let Some(client) = self.pick(client) {
+                    self.w.unsubscribe(client, &format!("x:{n}"));
+                }
+            }
+            Op::Level(client, n) => {
+                if let Some(client) = self.pick(client) {
+                    let level = ["debug", "info", "warning", "alert", "loud"][usize::from(n)];
+                    self.w.set_level(client, level);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -213,7 +257,7 @@ impl Play {
                     }
                 }
                 self.w.kill(usize::from(writes));
-                self.drained = false;
+                (self.drained, self.killed) = (false, true);
                 if back {
                     self.w.come_back();
                 }
@@ -246,6 +290,11 @@ impl Play {
         let progress = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{named},"progress":1}}}}"#
         );
+        self.marks += 1;
+        let mark = format!(r#""_meta":{{"mark":"{}"}}"#, self.marks);
+        let news = |name: &str, params: &str| {
+            format!(r#"{{"jsonrpc":"2.0","method":"notifications/{name}","params":{{{params}{mark}}}}}"#)
+        };
         let fact = match what {
             0 => head(),
             1 => Fact::Cursor(cursor),
@@ -254,7 +303,7 @@ impl Play {
             4 => cut(),
             5 => clean(),
             6 => says(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#),
-            7 => says(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#),
+            7 => says(&news("tools/list_changed", "")),
             8 if request.is_some() && method_of(&open) != "initialize" => says(&result_of(&open)),
             9 => says(&self.question("elicitation/create")),
             10 => says_at(&self.question("elicitation/create"), &cursor),
@@ -269,6 +318,9 @@ impl Play {
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{}}}}}"#,
                 self.id(self.questions)
             )),
+            15 => says_at(&news("prompts/list_changed", ""), &cursor),
+            16 => says(&news("resources/updated", r#""uri":"x:1","#)),
+            17 => says(&news("message", r#""level":"notice","#)),
             _ => return,
         };
         if matches!(what, 9..=12)
@@ -312,13 +364,30 @@ impl Play {
             }
         }
         let sizes = self.w.hub.sizes();
-        for table in ["calls", "pending", "waiting", "in_flight", "tickets", "lanes"] {
+        for table in ["calls", "pending", "waiting", "in_flight", "tickets", "lanes", "flights", "turns"] {
             assert_eq!(sizes[table], 0, "{table} is not empty: {sizes:?}");
+        }
+        if !self.killed && !self.drained && sizes["chores"] == 0 {
+            self.check_subscriptions();
         }
         let asides = self.w.open.values().filter(|open| method_of(open) != "GET").count();
         assert_eq!(asides, 0, "exchanges are left open");
         if self.drained {
             assert!(self.w.drained, "nothing runs, and the process does not end");
+        }
+    }
+
+    /// What the record says is what the server has.
+    fn check_subscriptions(&self) {
+        for record in self.w.disk.records() {
+            let name = record.session_id.as_ref().map(|id| id.expose().to_owned()).unwrap_or_default();
+            let Some(session) = self.w.upstream.sessions.get(&name) else { continue };
+            for uri in record.subscriptions.keys() {
+                assert!(
+                    session.subscribed.contains(uri),
+                    "P7: {uri} is counted, and the server does not know"
+                );
+            }
         }
     }
 }
