@@ -1,6 +1,9 @@
 //! The server forgot the session: it says so in one of its ways, and there is exactly one fresh handshake.
 
+use std::time::Instant;
+
 use evermux_testkit::LostAs;
+use evermux_testkit::wait::poll_until;
 
 use super::*;
 
@@ -130,7 +133,7 @@ fn a_restart_without_state_under_load_runs_nothing_twice() {
             Some(other) => panic!("call {n}: {other}"),
         }
     }
-    let back = evermux_testkit::wait::poll_until(PATIENCE, || {
+    let back = poll_until(PATIENCE, || {
         clients.iter_mut().all(|client| client.call("counter", "{}").error().is_none()).then_some(())
     });
     assert!(back.is_some(), "{}", upstream.summary());
@@ -168,20 +171,29 @@ fn credentials_refused_for_good_are_told_and_not_tried_without_end() {
     let mut clients = clients(&harness, 3);
     count(&mut clients[0]);
     upstream.change(|script| script.bearer = Some("two".to_owned()));
+    let began = Instant::now();
     for _ in 0..10 {
         for client in &mut clients {
             check_error(&client.call("counter", "{}"), "needs_auth", "refused");
         }
     }
+    // The pauses between tries grow from a second; on a machine that takes longer for the calls there are more of them.
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
     let seen = upstream.initializes();
-    assert!((2..=4).contains(&seen), "{seen} handshakes: {}", upstream.summary());
+    assert!((2..=4 + seconds).contains(&seen), "{seen} handshakes: {}", upstream.summary());
     let refused = upstream.count(|entry| entry.reply_status == Some(401));
-    assert!(refused <= 12, "{refused} refused requests: {}", upstream.summary());
-    let status = harness.status();
-    assert_eq!(status["upstreams"][0]["state"], "needs_auth", "{status:#}");
+    assert!(refused <= 12 + 3 * seconds, "{refused} refused requests: {}", upstream.summary());
+    // Shown as long as the pause after a refusal lasts, so a call goes before each look.
+    let mut status = Value::Null;
+    let shown = poll_until(PATIENCE, || {
+        check_error(&clients[2].call("counter", "{}"), "needs_auth", "refused");
+        status = harness.status();
+        (status["upstreams"][0]["state"] == "needs_auth").then_some(())
+    });
+    assert!(shown.is_some(), "{status:#}");
     // The server changes its mind: the session was never replaced, so it goes on.
     upstream.change(|script| script.bearer = Some("one".to_owned()));
-    let back = evermux_testkit::wait::poll_until(PATIENCE, || {
+    let back = poll_until(PATIENCE, || {
         let answer = clients[1].call("counter", "{}");
         answer.error().is_none().then(|| count_of(&answer))
     });
