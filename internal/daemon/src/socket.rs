@@ -51,7 +51,11 @@ impl Socket {
         if file_at(&self.path).is_ok_and(|file| file == self.file) {
             return Place::Ours;
         }
-        if UnixStream::connect(&self.path).await.is_ok() { Place::Taken } else { Place::Lost }
+        match UnixStream::connect(&self.path).await {
+            Err(error) if leads_nowhere(&error) => Place::Lost,
+            // Also one that is too busy to be reached now.
+            _ => Place::Taken,
+        }
     }
 
     /// Makes the socket anew under its name, in a directory that may be gone too. Call it under the daemon lock.
@@ -71,6 +75,11 @@ impl Drop for Socket {
             drop(remove_if_there(&self.path));
         }
     }
+}
+
+fn leads_nowhere(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | ConnectionRefused)
 }
 
 fn file_at(path: &Path) -> io::Result<(u64, u64)> {
