@@ -12,6 +12,7 @@ mod cli;
 mod input;
 mod kill;
 mod loss;
+mod own;
 mod secrets;
 mod sharing;
 mod start;

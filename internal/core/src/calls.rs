@@ -313,11 +313,16 @@ impl Hub {
         let Some(state) = self.calls.get(&call) else { return };
         let session = self.sessions.get(&state.session);
         let doubted = session.is_some_and(|s| s.is_doubted() && s.handshake == state.handshake);
-        let moved = state.losses > 1 && !doubted;
+        // A client's own session is not replaced under a call: what the call builds on is gone with it (D14, D16).
+        let alone = session.is_some_and(|s| {
+            let trying = denied && s.handshake == state.handshake;
+            s.key.owner.is_some() && !s.holds(state.handshake) && !trying
+        });
+        let moved = alone || (state.losses > 1 && !doubted);
         if state.cancelled {
             self.settle_silently(call);
         } else if moved || state.refusals > MOST_REFUSALS || state.message.is_none() {
-            let failure = if denied { needs_auth() } else { session_lost() };
+            let failure = if denied && !alone { needs_auth() } else { session_lost() };
             self.fail(call, &failure);
         } else {
             self.forget_wire(call);

@@ -4,6 +4,7 @@ use crate::class::{Class, Declared};
 use crate::failure::Kind;
 use crate::hub::{Hub, Upstream};
 use crate::input::Policy;
+use crate::link::Link;
 use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
 use crate::output::{Note, Output};
 use crate::record::{Fingerprint, HandshakeState, JournalledCall, Record};
@@ -44,6 +45,10 @@ impl Hub {
         }
         for name in &gone {
             self.end_superseded(name);
+        }
+        // Sessions that were loaded before their upstream was configured.
+        for ix in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.watch_owner(ix);
         }
     }
 
@@ -186,6 +191,9 @@ impl Hub {
     }
 
     fn load(&mut self, record: Record) {
+        if self.drop_if_unused(&record) {
+            return;
+        }
         let key = PoolKey::of(&record);
         let known = self
             .upstreams
@@ -231,31 +239,50 @@ impl Hub {
         let ix = SessionIx(u32::try_from(self.count()).unwrap_or(u32::MAX));
         self.pool.insert(session.key.clone(), ix);
         self.sessions.insert(ix, session);
+        self.watch_owner(ix);
+        self.arm_daily();
         ix
     }
 
-    /// The session this link uses: the pooled one or its own, or a fresh one.
+    fn key_for(&self, link: &Link) -> Option<PoolKey> {
+        let (name, class) = (&link.claim.upstream, link.claim.class);
+        let known = *self.upstreams.get(name)?.identities.get(&link.identity)?;
+        let fingerprint = Fingerprint { class: class.digest(), ..known };
+        let owner = class.has(Class::OWN).then_some(link.claim.nonce);
+        Some(PoolKey { upstream: name.clone(), fingerprint, owner })
+    }
+
+    /// The session this link uses: the pooled one or its own, or a fresh one. `None`: its credentials are not at
+    /// hand, all sessions are in use, or it has to say again who it is.
     pub(crate) fn session_for(&mut self, link: LinkNonce) -> Option<SessionIx> {
         let state = self.links.get(&link)?;
-        let (name, identity, class) = (&state.claim.upstream, state.identity, state.claim.class);
-        let known = *self.upstreams.get(name)?.identities.get(&identity)?;
-        let fingerprint = Fingerprint { class: class.digest(), ..known };
-        let owner = class.has(Class::OWN).then_some(link);
-        let key = PoolKey { upstream: name.clone(), fingerprint, owner };
+        let key = self.key_for(state)?;
         if let Some(ix) = self.pool.get(&key) {
             return Some(*ix);
         }
-        let declared = match (&state.own, owner) {
+        let declared = match (&state.own, key.owner) {
             (Some(own), Some(_)) => own.clone(),
             // Nothing is known of this client's own words any more: it has to say them again.
             (None, Some(_)) => return None,
-            (_, None) => Declared::pooled(class),
+            (_, None) => Declared::pooled(state.claim.class),
         };
-        let reason = self.why_anew(&key, identity != state.claim.identity);
+        let moved = state.identity != state.claim.identity;
+        if !self.has_room(&key.upstream) {
+            return None;
+        }
+        let reason = self.why_anew(&key, moved);
         let (trajectory, continuation) = (self.mint.trajectory(), self.mint.continuation());
         let mut session = Session::fresh(key, declared, trajectory, continuation, self.now.wall_ms);
         session.reason = reason.map(str::to_owned);
         Some(self.insert_session(session))
+    }
+
+    /// A link that nothing can be done with until its client initializes again: what it said of itself is gone with
+    /// its session.
+    pub(crate) fn must_greet_again(&self, link: LinkNonce) -> bool {
+        let Some(state) = self.links.get(&link) else { return false };
+        let key = self.key_for(state).filter(|key| key.owner.is_some() && state.own.is_none());
+        key.is_some_and(|key| !self.pool.contains_key(&key))
     }
 
     /// Which class of the config changed, if this session takes the place of one that was made under another.

@@ -52,6 +52,7 @@ impl Hub {
         for link in &forgotten {
             self.links.remove(link);
             self.close_asks_of_link(*link);
+            self.start_grace(*link);
         }
         if !forgotten.is_empty() {
             self.drop_wishes(&|link| forgotten.contains(&link));
@@ -68,7 +69,7 @@ impl Hub {
         self.arm_sweep();
     }
 
-    /// The client ended its link: its calls lose their reader, the upstream session stays (D14).
+    /// The client ended its link: its calls lose their reader; a pooled session stays, its own for a while (D14).
     pub(crate) fn forget_link(&mut self, nonce: LinkNonce) {
         let Some(link) = self.links.remove(&nonce) else { return };
         if let Some(stream) = link.listening {
@@ -81,6 +82,7 @@ impl Hub {
         self.loosen_journalled(nonce);
         self.forget_answers(nonce, crate::names::Seq(u64::MAX));
         self.forget_journalled(nonce, crate::names::Seq(u64::MAX));
+        self.start_grace(nonce);
     }
 
     /// Ends sessions at the upstream and forgets them. What is in flight cannot be accounted for any more.

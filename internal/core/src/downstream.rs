@@ -203,18 +203,23 @@ impl Hub {
     ) {
         let Some(name) = self.links.get(&link).map(|state| state.claim.upstream.clone()) else { return };
         let greeting = message.method() == Some(method::INITIALIZE);
-        if !greeting {
-            self.order(Output::Accept { stream, link: None });
+        let refused = self.draining.then(crate::failure::draining).or_else(|| self.is_overloaded(link));
+        if let Some(why) = refused {
+            self.refuse_call(stream, &id, &name, &why);
+            return;
         }
-        if self.draining {
-            self.refuse_call(stream, greeting, &id, &name, &crate::failure::draining());
+        if self.must_greet_again(link) {
+            self.refuse_foreign_link(stream, &name, Some(&id));
             return;
         }
         let Some(session) = self.session_for(link) else {
-            let why = self.no_credentials(&name);
-            self.refuse_call(stream, greeting, &id, &name, &why);
+            let why = self.is_full(&name).unwrap_or_else(|| self.no_credentials(&name));
+            self.refuse_call(stream, &id, &name, &why);
             return;
         };
+        if !greeting {
+            self.order(Output::Accept { stream, link: None });
+        }
         let call = CallId(self.count());
         let state = new_call(link, session, id.clone(), message, delivery.seq, stream);
         let deadline = self.longest_life(&state, &name);
@@ -246,10 +251,8 @@ impl Hub {
         Failure::new(failure::Kind::Misconfigured, why)
     }
 
-    fn refuse_call(&mut self, stream: StreamId, greeting: bool, id: &Id, name: &UpstreamName, why: &Failure) {
-        if greeting {
-            self.order(Output::Accept { stream, link: None });
-        }
+    fn refuse_call(&mut self, stream: StreamId, id: &Id, name: &UpstreamName, why: &Failure) {
+        self.order(Output::Accept { stream, link: None });
         let data = Segments::from(why.to_error(Some(id), name));
         self.order(Output::Event { stream, id: None, data });
         self.order(Output::End(stream));

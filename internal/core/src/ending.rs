@@ -12,6 +12,17 @@ use crate::output::{Note, Output, Verb};
 use crate::record::Fingerprint;
 use crate::session::{Phase, SessionIx};
 
+/// How a session is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    /// DELETE; the record goes with the answer.
+    Delete,
+    /// DELETE, and the record goes at once: a person asked for it.
+    Purge,
+    /// Only here: the server has most likely forgotten it long ago.
+    Silent,
+}
+
 /// A session that is in no table any more, while its DELETE is under way.
 #[derive(Debug)]
 pub(crate) struct Ending {
@@ -40,19 +51,19 @@ impl Hub {
         let Some(session) = self.sessions.get(&ix) else { return };
         let Some(why) = self.superseded(session) else { return };
         if !self.draining && self.has_credentials(ix) && !self.is_live(ix) {
-            self.end_session(ix, why, true);
+            self.end_session(ix, why, Farewell::Delete);
         }
     }
 
     /// Its endpoint and header values are known.
-    fn has_credentials(&self, ix: SessionIx) -> bool {
+    pub(crate) fn has_credentials(&self, ix: SessionIx) -> bool {
         let session = self.sessions.get(&ix);
         let key = session.map(|session| (session.key.upstream.clone(), session.key.fingerprint.of_config()));
         key.is_some_and(|key| self.credentials.contains_key(&key))
     }
 
-    /// Ends a session whatever runs in it. `keep_record`: until the server has answered.
-    pub(crate) fn end_session(&mut self, ix: SessionIx, why: &'static str, keep_record: bool) {
+    /// Ends a session whatever runs in it.
+    pub(crate) fn end_session(&mut self, ix: SessionIx, why: &'static str, farewell: Farewell) {
         self.close_standalone(ix);
         self.drop_asks_of_session(ix);
         let open: Vec<_> =
@@ -62,9 +73,11 @@ impl Hub {
         }
         let record = self.sessions.get(&ix).and_then(|session| session.record.as_ref());
         let has_id = record.is_some_and(|record| record.session_id.is_some());
-        let delete = has_id.then(|| self.start(ix, Purpose::Delete, Verb::Delete, None)).flatten();
+        let told = has_id && farewell != Farewell::Silent;
+        let delete = told.then(|| self.start(ix, Purpose::Delete, Verb::Delete, None)).flatten();
         let Some(session) = self.sessions.remove(&ix) else { return };
-        for timer in [session.keepalive, session.backoff, session.reserve_again, session.common.chore_pause] {
+        let timers = [session.keepalive, session.backoff, session.reserve_again, session.grace];
+        for timer in timers.into_iter().chain([session.common.chore_pause]) {
             self.timers.cancel(timer);
         }
         if self.pool.get(&session.key) == Some(&ix) {
@@ -83,7 +96,7 @@ impl Hub {
             why,
             has_record: true,
         };
-        if !keep_record {
+        if farewell == Farewell::Purge {
             self.drop_record(&mut ending);
         }
         match delete {
@@ -152,6 +165,6 @@ impl Hub {
         for (call, was_sent) in calls {
             self.fail(call, if was_sent { &sent } else { &purged });
         }
-        self.end_session(ix, "purged", false);
+        self.end_session(ix, "purged", Farewell::Purge);
     }
 }

@@ -117,6 +117,7 @@ pub struct Hub {
     pub(crate) sweep: Option<TimerId>,
     pub(crate) asks: Asks,
     pub(crate) sealer: Sealer,
+    pub(crate) daily: Option<TimerId>,
     counter: u64,
 }
 
@@ -151,6 +152,7 @@ impl Hub {
             sweep: None,
             asks: Asks::default(),
             sealer,
+            daily: None,
             counter: 0,
         }
     }
@@ -241,7 +243,9 @@ impl Hub {
             Timer::Chores(session) => self.on_chores_due(session),
             Timer::Reserve(session) => self.reserve(session),
             Timer::Lane(session, link) => self.on_lane_due(session, link),
+            Timer::Grace(session) => self.on_grace_over(session),
             Timer::Sweep => self.on_sweep(),
+            Timer::Daily => self.on_daily(),
         }
     }
 

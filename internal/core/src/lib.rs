@@ -23,6 +23,7 @@ pub mod input;
 mod keeping;
 mod levels;
 mod life;
+mod lifetime;
 mod link;
 mod lists;
 mod mint;

@@ -142,6 +142,7 @@ impl Hub {
     /// Written before `notifications/initialized` is sent: a crash between the two resends the notification,
     /// not the handshake (design §5).
     fn record_session(&mut self, ix: SessionIx, id: Option<SessionId>, revision: &str, result: &[u8]) {
+        self.fail_lost_alone(ix, true);
         let now_ms = self.now.wall_ms;
         let continuation = self.mint.continuation();
         let generation = self.generation;
@@ -429,6 +430,7 @@ impl Hub {
             self.fail_waiting(ix, &session_lost());
             return;
         }
+        self.fail_lost_alone(ix, false);
         self.fail_twice_lost(ix);
         if fruitless {
             let text = "the upstream does not keep the sessions it makes";
@@ -442,6 +444,22 @@ impl Hub {
     fn keeps_lost(&self, ix: SessionIx) -> bool {
         let upstream = self.sessions.get(&ix).and_then(|session| self.upstreams.get(&session.key.upstream));
         upstream.is_some_and(|upstream| upstream.policy.never_reinitialize)
+    }
+
+    /// A client's own session is replaced for its later calls only. After a 401 that is settled when a fresh
+    /// handshake has succeeded: if it is refused as well, the session is there still.
+    fn fail_lost_alone(&mut self, ix: SessionIx, replaced: bool) {
+        let Some(session) = self.sessions.get(&ix).filter(|session| session.key.owner.is_some()) else {
+            return;
+        };
+        if session.denied != replaced {
+            return;
+        }
+        let is_call = |call: &CallId| self.calls.get(call).is_some_and(|call| !call.greeting);
+        let calls: Vec<CallId> = session.waiting.iter().copied().filter(is_call).collect();
+        for call in calls {
+            self.fail(call, &session_lost());
+        }
     }
 
     /// A call is moved to a fresh session once; one that waits while a second loss is confirmed moves no more.

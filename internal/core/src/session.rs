@@ -129,6 +129,8 @@ pub(crate) struct Session {
     pub(crate) standalone_since: Option<Mono>,
     pub(crate) cursor_written: Option<Mono>,
     pub(crate) keepalive: Option<TimerId>,
+    /// When a session of one client is looked at again.
+    pub(crate) grace: Option<TimerId>,
     /// The last write of times only, so that a busy session does not write its record for each call.
     pub(crate) times_written: Option<Mono>,
 }
@@ -176,6 +178,7 @@ impl Session {
             standalone_since: None,
             cursor_written: None,
             keepalive: None,
+            grace: None,
             times_written: None,
         }
     }

@@ -37,8 +37,12 @@ pub(crate) enum Timer {
     Reserve(SessionIx),
     /// An answer is posted once more, or looks whether its session is ready.
     Lane(SessionIx, LinkNonce),
+    /// The client of a session of its own has been gone for long.
+    Grace(SessionIx),
     /// Links that were not heard of are forgotten.
     Sweep,
+    /// Sessions that nobody uses are.
+    Daily,
 }
 
 /// Names one armed timer.

@@ -73,14 +73,14 @@ fn a_new_block_is_reserved_before_the_old_one_ends() {
 #[test]
 fn calls_wait_for_a_slow_disk_and_none_runs_on_an_unreserved_id() {
     let mut w = World::new();
-    let client = w.joined();
+    let clients = [w.joined(), w.joined()];
     w.disk.stuck = true;
-    let calls: Vec<u64> = (0..2 * BLOCK).map(|_| w.call(client)).collect();
-    let answered = calls.iter().filter(|call| w.reply(client, **call).is_some()).count();
+    let calls: Vec<(usize, u64)> = (0..BLOCK).flat_map(|_| clients.map(|c| (c, w.call(c)))).collect();
+    let answered = calls.iter().filter(|(client, call)| w.reply(*client, *call).is_some()).count();
     assert!(answered < 1024, "{answered} ids out of one block");
     w.disk.stuck = false;
     w.pump();
-    for call in calls {
+    for (client, call) in calls {
         assert_eq!(w.outcome(client, call), "ok");
     }
 }

@@ -13,6 +13,7 @@ mod loss;
 mod memory;
 mod news;
 mod numbers;
+mod own;
 mod pool;
 mod replays;
 mod rotation;

@@ -238,3 +238,78 @@ fn a_reload_that_changes_nothing_ends_nothing() {
     assert_eq!(w.outcome(client, call), "ok");
     assert_eq!((w.upstream.minted, w.upstream.deleted, w.forgotten.len()), (1, 0, 0));
 }
+
+const DAY: u64 = 24 * 3600 * 1000;
+
+#[test]
+fn a_record_that_was_not_used_for_a_month_is_dropped_at_load_and_by_the_daily_sweep() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.call(client);
+    w.advance(29 * DAY);
+    w.kill(9);
+    assert_eq!(w.disk.records().len(), 1);
+    let call = w.call(client);
+    assert_eq!((w.outcome(client, call).as_str(), w.upstream.minted), ("ok", 1), "used, so it counts anew");
+    w.advance(29 * DAY);
+    assert_eq!(w.disk.records().len(), 1);
+    w.advance(2 * DAY);
+    assert_eq!((w.disk.records().len(), w.upstream.deleted, ended(&w)), (0, 0, vec![("unused", None)]));
+    let client = w.joined();
+    w.call(client);
+    w.now_ms += 31 * DAY;
+    w.kill(9);
+    w.pump();
+    assert_eq!((w.disk.records().len(), w.hub.sizes()["sessions"]), (0, 0));
+}
+
+fn many(w: &mut World, count: usize) -> Vec<usize> {
+    (0..count)
+        .map(|_| {
+            let client = w.client();
+            w.join(client);
+            w.advance(10);
+            client
+        })
+        .collect()
+}
+
+#[test]
+fn an_upstream_has_a_limit_of_sessions_and_the_oldest_spare_one_makes_room() {
+    let mut w = World::with(Policy {
+        own_sessions: true,
+        grace: std::time::Duration::from_secs(86_400),
+        ..policy(NAME)
+    });
+    w.rules.many = true;
+    let clients = many(&mut w, 256);
+    let late = w.client();
+    w.join(late);
+    assert_eq!(w.outcome(late, 1), "overloaded/not_sent");
+    assert_eq!((w.upstream.minted, w.upstream.deleted), (256, 0));
+    // Two clients leave; the one of them whose session was used longest ago makes room.
+    w.advance(60_001);
+    w.call(clients[3]);
+    for client in [clients[3], clients[200]] {
+        w.end_link(client);
+    }
+    let late = w.client();
+    w.join(late);
+    assert_eq!(w.outcome(late, 1), "ok");
+    assert_eq!((w.upstream.minted, w.upstream.deleted), (257, 1));
+    assert_eq!(ended(&w), [("too_many", Some("taken".to_owned()))]);
+    let gone = w.started.iter().rfind(|(_, open)| method_of(open) == "DELETE").unwrap();
+    assert_eq!(gone.1.spec.session.as_ref().unwrap().expose(), "s201");
+}
+
+#[test]
+fn a_link_may_have_so_many_calls_in_flight_and_no_more() {
+    let mut w = World::new();
+    let (client, other) = (w.joined(), w.joined());
+    w.auto = false;
+    let calls: Vec<u64> = (0..1025).map(|_| w.call(client)).collect();
+    assert_eq!(w.outcome(client, calls[1023]), "none");
+    assert_eq!(w.outcome(client, calls[1024]), "overloaded/not_sent");
+    let call = w.call(other);
+    assert_eq!(w.outcome(other, call), "none", "nobody else pays for it");
+}
