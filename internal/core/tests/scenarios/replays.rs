@@ -95,6 +95,30 @@ fn progress_of_another_call_in_a_replay_comes_on_its_own_stream_only() {
     assert_eq!([shown(0), shown(1)], [1, 1]);
 }
 
+/// One server's replay begins with the very event whose successors were asked for.
+#[test]
+fn what_a_replay_repeats_is_not_told_again() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.upstream.rule("tools/call", Answer::CutAfterCursor);
+    w.upstream.rule("GET", Answer::Facts(vec![head()]));
+    let call = w.call_with_token(client, "\"mine\"");
+    w.advance(1_000);
+    let replay = w.exchange("GET");
+    let last = w.spec(replay).last_event_id.clone().unwrap();
+    let wire = last.split('/').nth(1).unwrap();
+    let progress = |progress| {
+        format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{wire},"progress":{progress}}}}}"#
+        )
+    };
+    w.fact(replay, says_at(&progress(1), &last));
+    let shown = |w: &World| w.clients[client].sent[&call].progress.len();
+    assert_eq!(shown(&w), 0);
+    w.fact(replay, says_at(&progress(2), "s1/later"));
+    assert_eq!(shown(&w), 1);
+}
+
 #[test]
 fn a_server_that_polls_is_followed() {
     let mut w = World::new();
