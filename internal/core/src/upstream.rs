@@ -155,13 +155,13 @@ impl Hub {
         let Some(state) = self.exchanges.get(&exchange) else { return };
         let purpose = state.purpose;
         if let Purpose::Call(call) | Purpose::Replay(call) = purpose {
-            self.heard_replay(call);
             if matches!(purpose, Purpose::Replay(_)) && self.is_told_again(call, message, cursor.as_deref()) {
                 return;
             }
             if let Some(cursor) = &cursor {
                 self.note_cursor(call, cursor);
             }
+            self.heard_replay(call);
         }
         match message.kind() {
             Kind::Request => self.on_ask(exchange, message, cursor),
@@ -171,7 +171,8 @@ impl Hub {
     }
 
     /// A replay gives what comes *after* a cursor (basic/transports, resumability), but that of one known SDK begins with the cursor's
-    /// own event. An answer is taken all the same: with one, there is nothing after it.
+    /// own event. That is no sign of life either, or a server that has nothing else would be asked for ever. An answer is taken all the same:
+    /// with one, there is nothing after it.
     fn is_told_again(&self, call: CallId, message: &Message, cursor: Option<&str>) -> bool {
         let known = self.calls.get(&call).and_then(|state| state.cursor.as_deref());
         message.kind() == Kind::Notification && cursor.is_some() && cursor == known

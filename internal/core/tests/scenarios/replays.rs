@@ -117,6 +117,13 @@ fn what_a_replay_repeats_is_not_told_again() {
     assert_eq!(shown(&w), 0);
     w.fact(replay, says_at(&progress(2), "s1/later"));
     assert_eq!(shown(&w), 1);
+    for _ in 0..1000 {
+        w.upstream.rule("GET", Answer::Facts(vec![head(), says_at(&progress(2), "s1/later"), clean()]));
+    }
+    w.fact(replay, cut());
+    w.advance(60_000);
+    assert_eq!(shown(&w), 1);
+    assert_eq!(w.outcome(client, call), "outcome_unknown/unknown", "it has nothing else");
 }
 
 #[test]
