@@ -334,7 +334,7 @@ impl Play {
 
     /// The server's own ids: numbers and strings, never the same twice in a session.
     fn id(&self, n: u64) -> String {
-        if n % 2 == 0 { n.to_string() } else { format!("\"{n}\"") }
+        if n.is_multiple_of(2) { n.to_string() } else { format!("\"{n}\"") }
     }
 
     fn question(&mut self, method: &str) -> String {
