@@ -35,14 +35,15 @@ fn setting(clients: usize) -> Setting {
     for client in &clients {
         w.upstream.rule("tools/call", Answer::Hold);
         calls.push(w.call(*client));
-        posts.push(w.exchange("tools/call"));
-        w.fact(*posts.last().unwrap(), head());
+        let post = w.exchange("tools/call");
+        posts.push(post);
+        w.fact(post, head());
     }
     Setting { w, clients, calls, posts }
 }
 
 fn last_of(w: &World, client: usize) -> String {
-    w.clients[client].asked.last().cloned().expect("it was asked")
+    w.clients[client].asked.last().cloned().unwrap_or_default()
 }
 
 /// The result that evermux gave on nobody's behalf, or the client's own.
@@ -488,8 +489,8 @@ fn after_a_kill_the_seal_is_enough_for_one_answer() {
     }
     assert_eq!(w.rules.asks.answers, 3);
     assert_eq!(w.sent("initialize"), 1);
-    for at in 0..3 {
-        assert_eq!(reply_to(&w, &at.to_string()), [answer_of(clients[at], &at.to_string())]);
+    for (at, client) in clients.iter().enumerate() {
+        assert_eq!(reply_to(&w, &at.to_string()), [answer_of(*client, &at.to_string())]);
     }
 }
 
