@@ -170,7 +170,9 @@ impl Hub {
         if self.hand_over(call, None) {
             return;
         }
-        self.land_failed(call, crate::failure::Outcome::Unknown);
+        for follower in self.land_failed(call, crate::failure::Outcome::Unknown) {
+            self.decide_again(follower);
+        }
         let Some(state) = self.let_go(call) else { return };
         if state.was_sent() && !state.cancelled {
             self.note_loose(state.session, state.handshake, state.link);

@@ -411,9 +411,12 @@ impl Hub {
         let Some(state) = self.calls.get(&call).filter(|state| state.shared.is_some()) else { return false };
         let common = self.sessions.get_mut(&state.session).map(|session| &mut session.common);
         let flight = common.and_then(|common| common.flights.get_mut(&Holder::Call(call)));
-        let Some(flight) = flight.filter(|flight| !flight.followers.is_empty()) else { return false };
-        let heir = flight.followers.remove(0);
-        let Some(heir) = self.calls.remove(&heir) else { return self.hand_over(call, last) };
+        let Some(flight) = flight else { return false };
+        // A link that ends takes all its calls along, one after another: none of them is an heir.
+        let lives =
+            |call: &CallId| self.calls.get(call).is_some_and(|state| self.links.contains_key(&state.link));
+        let Some(at) = flight.followers.iter().position(lives) else { return false };
+        let Some(heir) = self.calls.remove(&flight.followers.remove(at)) else { return false };
         // Whatever was journalled under the old client's number must not be sent under another's.
         if !self.calls.get(&call).is_some_and(crate::call::Call::was_sent) {
             self.forget_wire(call);

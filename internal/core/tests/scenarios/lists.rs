@@ -198,6 +198,26 @@ fn a_leader_whose_link_ends_leaves_its_request_to_the_next() {
 }
 
 #[test]
+fn a_link_that_ends_takes_all_its_waiters_along() {
+    let (mut w, [a, b, _]) = crowd();
+    for heir in [None, Some(b)] {
+        w.upstream.rule(LIST, Answer::Hold);
+        w.list(a, LIST);
+        w.list(a, LIST);
+        let it = heir.map(|heir| w.list(heir, LIST));
+        w.end_link(a);
+        assert_eq!(w.hub.sizes()["calls"], usize::from(heir.is_some()));
+        if let Some(it) = it {
+            answer(&mut w);
+            assert_eq!(w.outcome(b, it), "ok");
+        }
+        w.clients[a].link = None;
+        w.clients[a].gone = false;
+        w.join(a);
+    }
+}
+
+#[test]
 fn a_request_that_changed_hands_is_not_read_by_its_first_client() {
     let (mut w, [a, b, _]) = crowd();
     w.upstream.rule(LIST, Answer::Hold);

@@ -44,7 +44,15 @@ fn rounds_of_everything_leave_nothing() {
                 }
                 w.upstream.rule("resources/read", answer.clone());
                 w.read(client);
+                w.upstream.rule("tools/list", answer.clone());
+                w.list(client, "tools/list");
+                for method in ["resources/subscribe", "resources/unsubscribe", "logging/setLevel"] {
+                    w.upstream.rule(method, answer.clone());
+                }
+                w.subscribe(client, "x:1");
+                w.set_level(client, if round % 2 == 0 { "debug" } else { "error" });
                 w.advance(7_000);
+                w.unsubscribe(client, "x:1");
                 if w.reply(client, call).is_none() && round % 2 == 1 {
                     w.cancel(client, call);
                 } else if w.reply(client, call).is_none() {
