@@ -12,6 +12,7 @@ mod cli;
 mod input;
 mod kill;
 mod loss;
+mod network;
 mod own;
 mod secrets;
 mod sharing;

@@ -67,13 +67,32 @@ impl Sink {
     /// that order: what the core has sent must not be lost in between.)
     pub(crate) fn event(&self, id: Option<&str>, data: &Segments) -> bool {
         let slow = self.queued.load(Ordering::Relaxed) > self.most_queued;
-        encode(id, data).into_iter().all(|chunk| self.push(chunk)) && !slow
+        let chunks = encode(id, data);
+        // A copy gives the bytes back, and with them the permit that says how much its reader may go on reading.
+        let copied = chunks.len() == 1 && !data.is_empty() && self.most_queued == UNREAD_ANSWER;
+        let hold = |bytes| match copied {
+            true => Bytes::from_owner(Held { bytes, _data: data.clone() }),
+            false => bytes,
+        };
+        chunks.into_iter().map(hold).all(|chunk| self.push(chunk)) && !slow
     }
 
     pub(crate) fn push(&self, chunk: Bytes) -> bool {
         let Some(events) = &self.events else { return false };
         self.queued.fetch_add(chunk.len(), Ordering::Relaxed);
         events.send(chunk).is_ok()
+    }
+}
+
+/// An event, and the bytes it was copied from.
+struct Held {
+    bytes: Bytes,
+    _data: Segments,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

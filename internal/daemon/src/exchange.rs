@@ -29,6 +29,9 @@ const REFUSAL_TIME: Duration = Duration::from_secs(5);
 const IN_FLIGHT: usize = 1024 * 1024;
 /// What an event costs besides its bytes.
 const EVENT: usize = 256;
+/// Data up to this size is copied out of the buffer it came in: it may be held for long, and a read's buffer is many
+/// times as large as a small event.
+const COPY_UP_TO: usize = 16 * 1024;
 
 /// What an exchange needs.
 pub(crate) struct Job {
@@ -236,6 +239,7 @@ impl Reader {
 
 /// Bytes that carry their permit: it comes back when the last slice of them is gone, however far they went.
 fn counted(bytes: Bytes, permit: Option<OwnedSemaphorePermit>) -> Bytes {
+    let bytes = if bytes.len() <= COPY_UP_TO { Bytes::copy_from_slice(&bytes) } else { bytes };
     match permit {
         Some(permit) => Bytes::from_owner(Counted { bytes, _permit: permit }),
         None => bytes,

@@ -1,15 +1,19 @@
 //! The reactor with a real upstream, and a wall clock that the test sets.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use evermux_core::input::{Delivery, Sender};
 use evermux_store::StateDir;
-use evermux_testkit::{Script, Upstream};
+use evermux_testkit::{Replies, Script, Upstream};
+use http_body_util::BodyExt;
 use mcp_wire::Message;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::body::Events;
 use crate::lifecycle::{Setting, load};
 
 const GREETING: &str = concat!(
@@ -21,7 +25,6 @@ const GREETING: &str = concat!(
 struct Running {
     inbox: Inbox,
     sealer: Sealer,
-    upstream: Upstream,
     /// Seconds of the wall clock.
     wall: Arc<AtomicU64>,
     next_stream: u64,
@@ -30,15 +33,14 @@ struct Running {
 }
 
 impl Running {
-    async fn start(upstream: Upstream) -> Self {
+    async fn start(url: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let state = StateDir::open(directory.path()).unwrap();
         let lock = state.try_lock().unwrap();
         let key = state.key().unwrap().into_key();
         let sealer = Sealer::new(key.bytes());
         let (inbox, rx) = Inbox::new();
-        let config =
-            evermux_config::parse(&format!("[upstream.up]\nurl = \"{}\"\n", upstream.url())).unwrap();
+        let config = evermux_config::parse(&format!("[upstream.up]\nurl = \"{url}\"\n")).unwrap();
         let resolved = crate::credentials::resolve(&config.upstreams["up"], &Default::default(), &key).await;
         let setting = Setting {
             sealer: sealer.clone(),
@@ -52,7 +54,7 @@ impl Running {
         parts.wall = Box::new(move || Duration::from_secs(read.load(Ordering::SeqCst)));
         tokio::spawn(Reactor::new(parts).run(rx));
         inbox.tell(Told::Credentials { upstream: "up".into(), outcome: resolved, default: true });
-        Self { inbox, sealer, upstream, wall, next_stream: 0, _directory: directory, _lock: lock }
+        Self { inbox, sealer, wall, next_stream: 0, _directory: directory, _lock: lock }
     }
 
     async fn ask(&mut self, input: impl FnOnce(StreamId) -> Input) -> Head {
@@ -70,23 +72,52 @@ impl Running {
         self.ask(|stream| Input::Posted { stream, upstream: "up".into(), from, message, delivery }).await
     }
 
+    /// A link, ready for calls.
+    async fn joined(&mut self) -> Sender {
+        let Head::Events { link: Some(link), .. } = self.post(Sender::Unknown, GREETING).await else {
+            panic!("no link")
+        };
+        let from = Sender::Link(self.sealer.open_link(&link).unwrap());
+        let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        assert!(matches!(self.post(from.clone(), initialized).await, Head::Accepted));
+        from
+    }
+
+    async fn call(&mut self, from: &Sender, text: &'static str) -> Events {
+        match self.post(from.clone(), text).await {
+            Head::Events { body, .. } => body,
+            _ => panic!("no events"),
+        }
+    }
+
     /// Anything that the reactor handles.
     async fn nudge(&self) {
         let (done, answer) = oneshot::channel();
         self.inbox.tell(Told::Control(Ask::Status(done)));
         answer.await.unwrap();
     }
+}
 
-    /// Waits for the upstream's view of things.
-    async fn until(&self, what: &str, condition: impl Fn(&[evermux_testkit::Entry]) -> bool) {
-        let wait = async {
-            while !condition(&self.upstream.journal()) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        let met = tokio::time::timeout(Duration::from_secs(20), wait).await;
-        assert!(met.is_ok(), "in vain: {what}\n{}", self.upstream.summary());
-    }
+/// Waits for something that others do.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(20), wait).await.is_ok(), "in vain: {what}");
+}
+
+/// Reads on to the end. Copies: a chunk that is kept is a chunk that was not taken.
+async fn rest(mut body: Events) -> String {
+    let mut bytes = Vec::new();
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes.extend_from_slice(frame.data_ref().unwrap());
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), read).await.expect("it ends");
+    String::from_utf8(bytes).unwrap()
 }
 
 fn streams(journal: &[evermux_testkit::Entry]) -> usize {
@@ -95,34 +126,137 @@ fn streams(journal: &[evermux_testkit::Entry]) -> usize {
 
 #[tokio::test]
 async fn after_a_sleep_nothing_old_is_relied_on() {
-    let mut running = Running::start(Upstream::start(Script::default())).await;
-    let Head::Events { link: Some(link), .. } = running.post(Sender::Unknown, GREETING).await else {
-        panic!("no link")
-    };
-    let from = Sender::Link(running.sealer.open_link(&link).unwrap());
-    let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-    assert!(matches!(running.post(from.clone(), initialized).await, Head::Accepted));
+    let upstream = Upstream::start(Script::replying(Replies::Json));
+    let mut running = Running::start(&upstream.url()).await;
+    let from = running.joined().await;
     let after = None;
     let listening = running
         .ask(|stream| Input::Listening { stream, upstream: "up".into(), from: from.clone(), after })
         .await;
-    running.until("the stream is open", |journal| streams(journal) == 1).await;
+    until("the stream is open", || streams(&upstream.journal()) == 1).await;
+    // Connections are used again, or the rest shows nothing.
+    for list in [
+        r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#,
+        r#"{"jsonrpc":"2.0","id":3,"method":"tools/list"}"#,
+    ] {
+        let events = running.call(&from, list).await;
+        assert!(rest(events).await.contains("counter"));
+    }
+    let before: Vec<u64> = upstream.journal().iter().map(|entry| entry.connection).collect();
+    assert_eq!(before.iter().rev().take(2).collect::<std::collections::BTreeSet<_>>().len(), 1, "{before:?}");
 
     // Set right by a little: nothing.
     running.wall.fetch_add(15, Ordering::SeqCst);
     running.nudge().await;
     running.nudge().await;
-    assert_eq!(running.upstream.count(|entry| entry.is("ping")), 0);
+    assert_eq!(upstream.count(|entry| entry.is("ping")), 0);
 
-    let before: Vec<u64> = running.upstream.journal().iter().map(|entry| entry.connection).collect();
     running.wall.fetch_add(8 * 3600, Ordering::SeqCst);
     running.nudge().await;
-    running.until("a ping", |journal| journal.iter().any(|entry| entry.is("ping"))).await;
-    running.until("the stream is open again", |journal| streams(journal) == 2).await;
-    let news = running.upstream.journal().split_off(before.len());
-    assert!(news.iter().all(|entry| !before.contains(&entry.connection)), "{}", running.upstream.summary());
+    until("a ping", || upstream.count(|entry| entry.is("ping")) > 0).await;
+    until("the stream is open again", || streams(&upstream.journal()) == 2).await;
+    let news = upstream.journal().split_off(before.len());
+    assert!(news.iter().all(|entry| !before.contains(&entry.connection)), "{}", upstream.summary());
     running.nudge().await;
-    assert_eq!(running.upstream.count(|entry| entry.is("ping")), 1, "once a sleep");
-    assert_eq!(running.upstream.initializes(), 1);
+    assert_eq!(upstream.count(|entry| entry.is("ping")), 1, "once a sleep");
+    assert_eq!(upstream.initializes(), 1);
     drop(listening);
+}
+
+/// Answers everything, and a call with more small events than anything between it and the client takes in.
+struct Talkative {
+    url: String,
+    /// Events written, and whether a write had to wait.
+    written: Arc<AtomicU64>,
+    stalled: Arc<AtomicBool>,
+}
+
+const EVENTS: u64 = 40_000;
+
+impl Talkative {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let (written, stalled) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counts, stalls) = (Arc::clone(&written), Arc::clone(&stalled));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(converse(stream, Arc::clone(&counts), Arc::clone(&stalls)));
+            }
+        });
+        Self { url, written, stalled }
+    }
+}
+
+async fn converse(mut stream: TcpStream, written: Arc<AtomicU64>, stalled: Arc<AtomicBool>) -> Option<()> {
+    loop {
+        let request = read_request(&mut stream).await?;
+        let id =
+            request.split_once("\"id\":").map_or("0", |(_, rest)| rest.split([',', '}']).next().unwrap());
+        let result = if request.contains("\"initialize\"") {
+            r#"{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"t","version":"1"}}"#
+        } else {
+            "{}"
+        };
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+        if !request.contains("tools/call") {
+            let length = answer.len();
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
+            let reply = format!("{head}content-length: {length}\r\n\r\n{answer}");
+            stream.write_all(reply.as_bytes()).await.ok()?;
+            continue;
+        }
+        // Ends with its connection.
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await.ok()?;
+        let padding = "x".repeat(400);
+        for number in 0..EVENTS {
+            let event = format!(
+                "data: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"level\":\"info\",\"data\":\"{number} {padding}\"}}}}\n\n"
+            );
+            let write = stream.write_all(event.as_bytes());
+            tokio::pin!(write);
+            if tokio::time::timeout(Duration::from_millis(500), write.as_mut()).await.is_err() {
+                stalled.store(true, Ordering::SeqCst);
+                write.await.ok()?;
+            }
+            written.store(number + 1, Ordering::SeqCst);
+        }
+        return stream.write_all(format!("data: {answer}\n\n").as_bytes()).await.ok();
+    }
+}
+
+async fn read_request(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+                return Some(text);
+            }
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_stops_its_own_call_and_no_other() {
+    let upstream = Talkative::start().await;
+    let mut running = Running::start(&upstream.url).await;
+    let from = running.joined().await;
+    let call = r#"{"jsonrpc":"2.0","id":"talk","method":"tools/call","params":{"name":"talk"}}"#;
+    let unread = running.call(&from, call).await;
+    let is_over =
+        || upstream.stalled.load(Ordering::SeqCst) || upstream.written.load(Ordering::SeqCst) == EVENTS;
+    until("the upstream gets no further", is_over).await;
+    let written = upstream.written.load(Ordering::SeqCst);
+    assert!(written < EVENTS * 3 / 4, "all of it was taken in: {written}");
+
+    let list = running.call(&from, r#"{"jsonrpc":"2.0","id":"list","method":"tools/list"}"#).await;
+    assert!(rest(list).await.contains("\"list\""));
+    let all = rest(unread).await;
+    assert_eq!(all.matches("notifications/message").count() as u64, EVENTS);
+    assert!(all.contains("\"id\":\"talk\""));
 }
