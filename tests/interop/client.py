@@ -1,14 +1,18 @@
 """The official Python SDK as an MCP host: the same steps as client.mjs, see there.
 
-Usage: python client.py COMMAND ARGUMENT...
+Usage: python client.py (asks|plain) COMMAND ARGUMENT...
+       python client.py (asks|plain) URL
 """
 
 import json
 import sys
 
 import anyio
-from mcp import ClientSession, McpError, StdioServerParameters
+from mcp import ClientSession, McpError, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+asks = {}
 
 
 def say(message):
@@ -16,42 +20,89 @@ def say(message):
     sys.stdout.flush()
 
 
+def plain(model):
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+async def notice(message):
+    root = getattr(message, "root", None)
+    if isinstance(message, types.ServerNotification) and root.method != "notifications/progress":
+        say({"notice": root.method, "params": plain(root.params) if root.params else {}})
+
+
+def asked(method, result):
+    async def callback(_context, params):
+        number = len(asks) + 1
+        asks[number] = answered = {"event": anyio.Event()}
+        say({"ask": number, "method": method, "params": plain(params)})
+        await answered["event"].wait()
+        return result.model_validate(answered["result"])
+
+    return callback
+
+
+async def call(session, request):
+    async def progressed(progress, total, message):
+        say({"step": request["step"], "progress": progress})
+
+    callback = progressed if request.get("progress") else None
+    return await session.call_tool(request["tool"], request["arguments"], progress_callback=callback)
+
+
 async def act(session, request):
     match request["do"]:
         case "list":
             return await session.list_tools()
         case "call":
-
-            async def progressed(progress, total, message):
-                say({"step": request["step"], "progress": progress})
-
-            callback = progressed if request.get("progress") else None
-            return await session.call_tool(request["tool"], request["arguments"], progress_callback=callback)
+            return await call(session, request)
         case "resources":
-            return await session.list_resources()
+            return await session.list_resources(params=types.PaginatedRequestParams(cursor=request.get("cursor")))
+        case "templates":
+            return await session.list_resource_templates()
         case "read":
             return await session.read_resource(request["uri"])
+        case "subscribe":
+            return await session.subscribe_resource(request["uri"])
+        case "unsubscribe":
+            return await session.unsubscribe_resource(request["uri"])
         case "prompts":
             return await session.list_prompts()
         case "prompt":
             return await session.get_prompt(request["name"], request["arguments"])
+        case "complete":
+            reference = types.PromptReference(type="ref/prompt", name=request["prompt"])
+            return await session.complete(reference, {"name": request["argument"], "value": request["value"]})
+        case "level":
+            return await session.set_logging_level(request["level"])
+        case "answer":
+            asks[request["ask"]]["result"] = request["result"]
+            asks[request["ask"]]["event"].set()
+            return types.EmptyResult()
 
 
 async def run(session, request):
     step = request["step"]
     try:
-        result = await act(session, request)
-        say({"step": step, "ok": result.model_dump(mode="json", by_alias=True, exclude_none=True)})
+        say({"step": step, "ok": plain(await act(session, request))})
     except McpError as error:
         say({"step": step, "error": error.error.model_dump(mode="json", exclude_none=True)})
 
 
-async def main():
+def transport(target):
+    if target[0].startswith("http://"):
+        return streamable_http_client(target[0])
     # No env: the SDK then hands on only what it deems safe, which is what hosts do.
-    server = StdioServerParameters(command=sys.argv[1], args=sys.argv[2:])
-    async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+    return stdio_client(StdioServerParameters(command=target[0], args=target[1:]))
+
+
+async def main():
+    callbacks = {"message_handler": notice}
+    if sys.argv[1] == "asks":
+        callbacks["elicitation_callback"] = asked("elicitation/create", types.ElicitResult)
+        callbacks["sampling_callback"] = asked("sampling/createMessage", types.CreateMessageResult)
+    async with transport(sys.argv[2:]) as (read, write, *_), ClientSession(read, write, **callbacks) as session:
         initialized = await session.initialize()
-        ready = initialized.model_dump(mode="json", by_alias=True, exclude_none=True)
+        ready = plain(initialized)
         say({"ready": {"server": ready["serverInfo"], "capabilities": ready["capabilities"]}})
         async with anyio.create_task_group() as steps:
             async for line in anyio.wrap_file(sys.stdin):

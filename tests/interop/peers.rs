@@ -9,8 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use evermux_testkit::wait::poll_until;
-use evermux_testkit::{Environment, Harness};
+use evermux_testkit::{Environment, Harness, HttpClient};
 
+use crate::fixture::Fixture;
 use crate::recorder::Recorder;
 
 /// Long enough for a loaded two-core machine to start Node or Python; a test that needs it has found a hang.
@@ -32,6 +33,12 @@ pub(crate) struct Node {
 pub(crate) enum Sdk {
     TypeScript,
     Python,
+    Rust,
+}
+
+impl Sdk {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [Self::TypeScript, Self::Python, Self::Rust];
 }
 
 /// What `tests/run` installed.
@@ -39,6 +46,7 @@ pub(crate) enum Sdk {
 pub(crate) struct Peers {
     node: Option<Node>,
     python: Option<PathBuf>,
+    rust: PathBuf,
 }
 
 impl Peers {
@@ -47,6 +55,8 @@ impl Peers {
         let node = env::var_os("EVERMUX_INTEROP_NODE").map(PathBuf::from);
         let node = node.and_then(|directory| Some(Node { binary: on_path("node")?, directory }));
         let python = env::var_os("EVERMUX_INTEROP_PYTHON").map(PathBuf::from);
+        // Of another package, so cargo does not name it; all binaries of the workspace lie in one directory.
+        let rust = Path::new(env!("CARGO_BIN_EXE_evermux")).with_file_name("evermux-rmcp-peer");
         let mut missing = Vec::new();
         if needed.contains(&Sdk::TypeScript) && node.is_none() {
             missing.push("the Node peers (EVERMUX_INTEROP_NODE, and node on PATH)");
@@ -54,8 +64,11 @@ impl Peers {
         if needed.contains(&Sdk::Python) && python.is_none() {
             missing.push("the Python peers (EVERMUX_INTEROP_PYTHON)");
         }
+        if needed.contains(&Sdk::Rust) && !rust.is_file() {
+            missing.push("the Rust peer (cargo test --workspace builds it, or -p evermux-peers)");
+        }
         if missing.is_empty() {
-            return Some(Self { node, python });
+            return Some(Self { node, python, rust });
         }
         let missing = missing.join(" and ");
         assert!(
@@ -73,6 +86,10 @@ impl Peers {
     pub(crate) fn python(&self) -> &Path {
         self.python.as_deref().expect("the test asked for Python")
     }
+
+    pub(crate) fn rust(&self) -> &Path {
+        &self.rust
+    }
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {
@@ -88,7 +105,7 @@ pub(crate) fn script(name: &str) -> String {
 /// A real server in its own process, at a unix socket. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Server {
-    sdk: Sdk,
+    fixture: Fixture,
     root: PathBuf,
     child: Child,
 }
@@ -99,25 +116,25 @@ impl Server {
     }
 
     /// Starts and waits until it accepts.
-    fn start(sdk: Sdk, peers: &Peers, root: &Path) -> Self {
-        let child = Self::spawn(sdk, peers, root);
-        let mut server = Self { sdk, root: root.to_owned(), child };
+    fn start(fixture: Fixture, peers: &Peers, root: &Path) -> Self {
+        let child = Self::spawn(fixture, peers, root);
+        let mut server = Self { fixture, root: root.to_owned(), child };
         server.wait_accepting();
         server
     }
 
     fn restart(&mut self, peers: &Peers) {
         self.kill();
-        self.child = Self::spawn(self.sdk, peers, &self.root);
+        self.child = Self::spawn(self.fixture, peers, &self.root);
         self.wait_accepting();
     }
 
-    fn spawn(sdk: Sdk, peers: &Peers, root: &Path) -> Child {
+    fn spawn(fixture: Fixture, peers: &Peers, root: &Path) -> Child {
         let socket = Self::socket(root);
         let said = File::options().create(true).append(true).open(root.join("server.err"));
         let said = said.expect("a file for the server's words");
-        let mut command = match sdk {
-            Sdk::TypeScript => {
+        let mut command = match fixture {
+            Fixture::Everything => {
                 let Node { binary, directory } = peers.node();
                 let package = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
                 let mut command = Command::new(binary);
@@ -125,9 +142,15 @@ impl Server {
                 command.arg(directory.join(package)).arg("streamableHttp").env_clear().env("PORT", &socket);
                 command
             }
-            Sdk::Python => {
+            Fixture::Python | Fixture::PythonEvents => {
                 let mut command = Command::new(peers.python());
                 command.args([script("server.py").as_ref(), socket.as_os_str()]).env_clear();
+                command.args((fixture == Fixture::PythonEvents).then_some("events"));
+                command
+            }
+            Fixture::Rust => {
+                let mut command = Command::new(peers.rust());
+                command.arg("server").arg(&socket).env_clear();
                 command
             }
         };
@@ -167,19 +190,25 @@ pub(crate) struct World {
     pub(crate) harness: Harness,
     pub(crate) recorder: Recorder,
     pub(crate) peers: Peers,
+    pub(crate) fixture: Fixture,
     server: Server,
 }
 
 impl World {
     /// Starts all but the clients; `None` if a peer is missing and the test is to be skipped.
-    pub(crate) fn start(server: Sdk, clients: &[Sdk], environment: Environment) -> Option<Self> {
-        let needed: Vec<_> = clients.iter().copied().chain([server]).collect();
+    pub(crate) fn start(fixture: Fixture, clients: &[Sdk], environment: Environment) -> Option<Self> {
+        let needed: Vec<_> = clients.iter().copied().chain([fixture.sdk()]).collect();
         let peers = Peers::find(&needed)?;
         let harness = Harness::with_environment(Path::new(env!("CARGO_BIN_EXE_evermux")), environment);
-        let server = Server::start(server, &peers, harness.root());
+        let server = Server::start(fixture, &peers, harness.root());
         let recorder = Recorder::start(&Server::socket(harness.root()));
         harness.add_upstream(NAME, &recorder.url(), "");
-        Some(Self { harness, recorder, peers, server })
+        Some(Self { harness, recorder, peers, fixture, server })
+    }
+
+    /// A raw connection to the server, past evermux and recorder.
+    pub(crate) fn direct(&self) -> HttpClient {
+        HttpClient::unix(&Server::socket(self.harness.root())).expect("the server accepts")
     }
 
     /// Ends the server as a crash does, and starts it again at the same place: it knows no session any more.

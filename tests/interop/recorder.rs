@@ -59,11 +59,6 @@ impl Seen {
         self.is("tools/call") && self.body.pointer("/params/name").and_then(Value::as_str) == Some(tool)
     }
 
-    /// An argument of a `tools/call`.
-    pub(crate) fn argument(&self, name: &str) -> Option<&Value> {
-        self.body.pointer("/params/arguments")?.get(name)
-    }
-
     fn of(at: Duration, verb: &str, headers: &HeaderMap, body: &[u8]) -> Self {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         Self {

@@ -18,6 +18,34 @@ struct Said {
     ended: bool,
 }
 
+/// Where a client connects to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// To `evermux connect`.
+    Evermux,
+    /// To the server's own URL, as without evermux: what a test expects of evermux must hold here.
+    Direct,
+}
+
+/// What a client says of itself in its handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// No capability.
+    Plain,
+    /// Elicitation and sampling; the test answers.
+    Asks,
+    /// Looks for the newest revision first, by `server/discover` (the Rust SDK only).
+    Probes,
+}
+
+/// Something that the server asked of the client.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ask {
+    number: u64,
+    pub(crate) method: String,
+    pub(crate) params: Value,
+}
+
 /// A step in work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Step(u64);
@@ -36,27 +64,36 @@ pub(crate) struct SdkClient {
 }
 
 impl SdkClient {
-    /// Starts the script and waits for the end of its handshake.
-    #[track_caller]
-    pub(crate) fn connect(world: &World, sdk: Sdk) -> Self {
-        Self::spawn(world, sdk).ready()
-    }
-
     /// Starts the script, whose handshake goes on meanwhile.
     #[track_caller]
     pub(crate) fn spawn(world: &World, sdk: Sdk) -> Self {
-        let evermux = [env!("CARGO_BIN_EXE_evermux"), "connect", NAME];
+        Self::spawn_as(world, sdk, Mode::Plain, Route::Evermux)
+    }
+
+    /// Starts the script with a mode and a way of its own.
+    #[track_caller]
+    pub(crate) fn spawn_as(world: &World, sdk: Sdk, mode: Mode, route: Route) -> Self {
+        let url = world.recorder.url();
+        let target: &[&str] = match route {
+            Route::Evermux => &[env!("CARGO_BIN_EXE_evermux"), "connect", NAME],
+            Route::Direct => &[&url],
+        };
+        let mode = match mode {
+            Mode::Plain => "plain",
+            Mode::Asks => "asks",
+            Mode::Probes => "probes",
+        };
+        let tail = [&[mode], target].concat();
         let mut command = match sdk {
             Sdk::TypeScript => {
                 let Node { binary, directory } = world.peers.node();
                 let directory = directory.to_str().expect("a path in UTF-8");
-                command(world, binary, &[&[script("client.mjs").as_str(), directory], &evermux[..]].concat())
+                command(world, binary, &[&[script("client.mjs").as_str(), directory], &tail[..]].concat())
             }
-            Sdk::Python => command(
-                world,
-                world.peers.python(),
-                &[&[script("client.py").as_str()], &evermux[..]].concat(),
-            ),
+            Sdk::Python => {
+                command(world, world.peers.python(), &[&[script("client.py").as_str()], &tail[..]].concat())
+            }
+            Sdk::Rust => command(world, world.peers.rust(), &[&["client"], &tail[..]].concat()),
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the client can be started");
@@ -134,6 +171,47 @@ impl SdkClient {
         self.said.read(|said| said.lines.iter().filter_map(|line| progress_in(line, step)).collect())
     }
 
+    /// Waits until a step has shown that much progress.
+    #[track_caller]
+    pub(crate) fn wait_all_progress(&self, step: Step, amount: usize) {
+        let came = self.said.wait(PATIENCE, |said| {
+            let shown = said.lines.iter().filter(|line| progress_in(line, step).is_some()).count();
+            (shown >= amount || said.ended).then_some(shown)
+        });
+        let shown = self.progress(step);
+        assert!(came.is_some_and(|came| came >= amount), "of {amount} only {shown:?} came");
+    }
+
+    /// The parameters of all notifications of this method so far.
+    pub(crate) fn notices(&self, method: &str) -> Vec<Value> {
+        self.said.read(|said| said.lines.iter().filter_map(|line| notice_in(line, method).cloned()).collect())
+    }
+
+    /// Waits for a notification of this method whose parameters fit.
+    #[track_caller]
+    pub(crate) fn wait_notice(&self, method: &str, wanted: impl Fn(&Value) -> bool) {
+        self.wait_for(&format!("a {method} that fits"), |line| {
+            notice_in(line, method).filter(|params| wanted(params)).map(|_| ())
+        });
+    }
+
+    /// Everything that the server asked so far.
+    pub(crate) fn asks(&self) -> Vec<Ask> {
+        self.said.read(|said| said.lines.iter().filter_map(ask_in).collect())
+    }
+
+    /// Waits for the ask of this number; they are counted from 1.
+    #[track_caller]
+    pub(crate) fn wait_ask(&self, number: u64) -> Ask {
+        self.wait_for(&format!("ask {number}"), |line| ask_in(line).filter(|ask| ask.number == number))
+    }
+
+    /// Answers an ask.
+    #[track_caller]
+    pub(crate) fn answer(&mut self, ask: &Ask, result: &Value) {
+        self.run("answer", json!({"ask": ask.number, "result": result}));
+    }
+
     #[track_caller]
     fn wait_for<R>(&self, what: &str, look: impl Fn(&Value) -> Option<R>) -> R {
         let found = self.said.wait(PATIENCE, |said| {
@@ -171,6 +249,16 @@ fn command(world: &World, program: &Path, arguments: &[&str]) -> Command {
 fn progress_in(line: &Value, step: Step) -> Option<f64> {
     let of_step = line.get("step").and_then(Value::as_u64) == Some(step.0);
     line.get("progress").filter(|_| of_step)?.as_f64()
+}
+
+fn notice_in<'a>(line: &'a Value, method: &str) -> Option<&'a Value> {
+    line.get("params").filter(|_| line.get("notice").and_then(Value::as_str) == Some(method))
+}
+
+fn ask_in(line: &Value) -> Option<Ask> {
+    let number = line.get("ask")?.as_u64()?;
+    let method = line.get("method")?.as_str()?.to_owned();
+    Some(Ask { number, method, params: line.get("params").cloned().unwrap_or_default() })
 }
 
 /// The text of a tool's result.
