@@ -27,9 +27,9 @@ impl Network {
         Arc::clone(&self.sender)
     }
 
-    /// A config is in force.
+    /// A config is in force, new or read again: what the file holds may have changed with it.
     pub(crate) fn configure(&mut self, ca_file: Option<&PathBuf>) {
-        if self.ca_file.as_ref() != ca_file {
+        if ca_file.is_some() || self.ca_file.is_some() {
             *self = Self::new(ca_file.cloned());
         }
     }
