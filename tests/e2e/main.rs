@@ -8,6 +8,7 @@
     reason = "helpers of tests fail by panicking, as tests do, and say on stderr what was left out"
 )]
 
+mod asks;
 mod cli;
 mod input;
 mod kill;

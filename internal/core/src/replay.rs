@@ -126,6 +126,7 @@ impl Hub {
             link.pending.insert(state.client_id.clone(), call);
         }
         self.calls.insert(call, state);
+        self.reshow_asks(call, stream, None);
         self.limit_replay(call);
     }
 

@@ -34,7 +34,9 @@ pub(crate) struct Garbage {
 pub(crate) enum Server {
     /// A response or error response under this id; an error response without one belongs to no request.
     Answer(Option<Id>),
-    /// A request or notification.
+    /// A request to the client.
+    Ask(Id),
+    /// A notification.
     Other,
 }
 
@@ -84,9 +86,10 @@ pub(crate) fn client(line: &Bytes) -> Result<Client, Garbage> {
 /// Reads what the daemon sent; `None` if it is not JSON-RPC.
 pub(crate) fn server(data: &Bytes) -> Option<Server> {
     let message = Message::parse(data.clone()).ok()?;
-    Some(match message.kind() {
-        Kind::Response | Kind::ErrorResponse => Server::Answer(message.id()),
-        Kind::Request | Kind::Notification => Server::Other,
+    Some(match (message.kind(), message.id()) {
+        (Kind::Response | Kind::ErrorResponse, id) => Server::Answer(id),
+        (Kind::Request, Some(id)) => Server::Ask(id),
+        (Kind::Request | Kind::Notification, _) => Server::Other,
     })
 }
 

@@ -19,6 +19,7 @@ use super::facts::{Event, Input, Now, Order, Post, Unreachable};
 use crate::limits::Limits;
 
 mod answers;
+mod asked;
 mod next;
 
 /// So long is a daemon looked for before the pending requests are answered with an error, when a started daemon said by itself that it cannot run: only a rival's start can still help.
@@ -52,6 +53,8 @@ enum Standalone {
     },
     Open,
 }
+
+use asked::Asked;
 
 /// How far the end has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +125,9 @@ pub(crate) struct Machine {
     ids: HashMap<Id, u64>,
     /// Cost of the messages that no daemon has taken yet, in bytes.
     unsent: usize,
+    /// What the client was asked. After a cut a daemon shows an ask again that it cannot know to have come through,
+    /// under the same id: a person must not be asked twice.
+    asked: Asked,
     standalone: Standalone,
     stream_last_event: Option<String>,
     stream_failures: u32,
@@ -157,6 +163,7 @@ impl Machine {
             renewed: None,
             ids: HashMap::new(),
             unsent: 0,
+            asked: Asked::default(),
             standalone: Standalone::None,
             stream_last_event: None,
             stream_failures: 0,

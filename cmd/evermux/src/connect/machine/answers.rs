@@ -81,7 +81,10 @@ impl Machine {
                     "evermux: the daemon sent an answer to another request; dropped".into(),
                 ));
             }
-            Some(Server::Other) => orders.push(Order::Write(envelope::one_line(event.data))),
+            Some(Server::Ask(id)) if !self.asked.is_new(&id) => {}
+            Some(Server::Ask(_) | Server::Other) => {
+                orders.push(Order::Write(envelope::one_line(event.data)));
+            }
             None => orders.push(Order::Say("evermux: the daemon sent what is not JSON-RPC; dropped".into())),
         }
     }
@@ -221,7 +224,8 @@ impl Machine {
             return;
         }
         match envelope::server(&event.data) {
-            Some(Server::Other) => {
+            Some(Server::Ask(id)) if !self.asked.is_new(&id) => {}
+            Some(Server::Ask(_) | Server::Other) => {
                 // Not on an event that only has an id: a daemon that greets and hangs up would be called at once,
                 // for ever.
                 self.stream_failures = 0;

@@ -221,6 +221,27 @@ fn after_a_cut_all_open_messages_are_repeated_in_order() {
 }
 
 #[test]
+fn what_a_daemon_asks_again_after_a_cut_is_asked_once() {
+    let mut bench = Bench::connected();
+    let id = bench.request("tools/call");
+    let seq = bench.posts.last().unwrap().seq;
+    let ask = |id: &str| json!({"jsonrpc": "2.0", "id": id, "method": "elicitation/create", "params": {}});
+    bench.head(seq);
+    bench.event(seq, &ask("a"));
+    bench.send(&json!({"jsonrpc": "2.0", "id": "a", "result": {"action": "accept"}}));
+    bench.cut(seq);
+    bench.feed(Input::Reached(None));
+    bench.head(seq);
+    bench.event(seq, &ask("a"));
+    bench.event(seq, &ask("b"));
+    let on_get = Event { data: ask("b").to_string().into(), ..Event::default() };
+    bench.feed(Input::StreamEvent(on_get));
+    let asked: Vec<_> = bench.lines.iter().filter(|line| line["method"] == "elicitation/create").collect();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert!(bench.answers(id).is_empty());
+}
+
+#[test]
 fn a_message_in_back_off_that_no_daemon_has_is_not_overtaken() {
     let mut bench = Bench::connected();
     bench.request("a");
