@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use mcp_wire::Message;
+use mcp_wire::{Kind, Message};
 
 use crate::call::{Call, CallId, Stage};
 use crate::flights::Shared;
@@ -194,6 +194,14 @@ impl Hub {
             (*ends, *silences) = (0, 0);
             self.watch_silence(call);
         }
+    }
+
+    /// A replay gives what comes *after* a cursor (basic/transports, resumability), but that of one known SDK begins with the cursor's
+    /// own event. That is no sign of life either, or a server that has nothing else would be asked for ever. An answer is taken all the same:
+    /// with one, there is nothing after it.
+    pub(crate) fn is_told_again(&self, call: CallId, message: &Message, cursor: Option<&str>) -> bool {
+        let known = self.calls.get(&call).and_then(|state| state.cursor.as_deref());
+        message.kind() == Kind::Notification && cursor.is_some() && cursor == known
     }
 
     pub(crate) fn watch_silence(&mut self, call: CallId) {

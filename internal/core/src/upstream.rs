@@ -170,14 +170,6 @@ impl Hub {
         }
     }
 
-    /// A replay gives what comes *after* a cursor (basic/transports, resumability), but that of one known SDK begins with the cursor's
-    /// own event. That is no sign of life either, or a server that has nothing else would be asked for ever. An answer is taken all the same:
-    /// with one, there is nothing after it.
-    fn is_told_again(&self, call: CallId, message: &Message, cursor: Option<&str>) -> bool {
-        let known = self.calls.get(&call).and_then(|state| state.cursor.as_deref());
-        message.kind() == Kind::Notification && cursor.is_some() && cursor == known
-    }
-
     /// `ping` is for whoever holds the session; anything else is for a client.
     fn on_ask(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let (Some(id), Some(state)) = (message.id(), self.exchanges.get(&exchange)) else { return };
