@@ -50,7 +50,11 @@ impl Hub {
                 self.fail(call, &failure);
             }
             Phase::Lost => self.fail(call, &session_lost()),
-            _ if session.is_ready() && !greeting => self.send_shared(call),
+            _ if session.is_ready() && !greeting => {
+                if !self.waits_for_trial(ix, call) {
+                    self.send_shared(call);
+                }
+            }
             _ => {
                 session.waiting.push_back(call);
                 self.wake(ix);
@@ -225,6 +229,7 @@ impl Hub {
             self.leave_flight(call, state.session, shared.place);
         }
         self.arm_sweep();
+        self.end_trial(state.session, call);
         self.end_if_over(state.session);
         Some(state)
     }
@@ -303,7 +308,10 @@ impl Hub {
     /// Counts a refusal for which the session is to blame.
     pub(crate) fn note_refusal(&mut self, call: CallId, meaning: Meaning) {
         let Some(state) = self.calls.get_mut(&call) else { return };
-        if matches!(meaning, Meaning::Gone(_) | Meaning::Denied(_)) {
+        if matches!(
+            meaning,
+            Meaning::Gone(_) | Meaning::Denied(_) | Meaning::Astray(_) | Meaning::Doubtful(_)
+        ) {
             state.refusals += 1;
             state.losses += u32::from(state.refused_in != state.handshake);
             state.refused_in = state.handshake;

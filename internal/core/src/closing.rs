@@ -183,6 +183,7 @@ fn state_of(session: &Session) -> (UpstreamState, Option<String>) {
         | Phase::Initializing
         | Phase::Recording
         | Phase::Acknowledging
+        | Phase::Hesitating
         | Phase::Renewing { .. } => (UpstreamState::Connecting, None),
         Phase::Backoff { failure, .. } => {
             let state = match failure.kind {

@@ -150,6 +150,11 @@ pub(crate) fn needs_auth() -> Failure {
     Failure::new(Kind::NeedsAuth, text)
 }
 
+pub(crate) fn version_mismatch() -> Failure {
+    let text = "the upstream speaks no protocol revision with sessions that evermux knows";
+    Failure::new(Kind::Unsupported, text)
+}
+
 /// Said when a call may have run and its answer is gone for good.
 pub(crate) fn lost_answer(why: Option<&str>) -> String {
     let why = why.unwrap_or("the connection is gone");

@@ -49,6 +49,8 @@ pub(crate) enum Purpose {
     Reply(LinkNonce),
     Standalone,
     Delete,
+    /// DELETE of a lost session that its server still holds on to, before another handshake.
+    Evict,
 }
 
 #[derive(Debug)]

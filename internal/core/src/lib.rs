@@ -6,6 +6,7 @@
 //! nothing.
 
 mod asks;
+mod budget;
 mod call;
 mod calls;
 mod capabilities;
@@ -26,11 +27,13 @@ mod life;
 mod lifetime;
 mod link;
 mod lists;
+mod loss;
 mod mint;
 pub mod names;
 mod news;
 pub mod output;
 pub mod record;
+mod refusals;
 mod renewal;
 mod replay;
 pub mod resume;

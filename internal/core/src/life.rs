@@ -1,33 +1,22 @@
 //! The life of a session: woken from its record, made by one handshake, lost at most once at a time.
 
-use std::time::Duration;
-
 use mcp_wire::{Id, Kind, Message, Segments, method, version};
 use serde_json::value::RawValue;
 
 use crate::call::CallId;
 use crate::capabilities::without_tasks;
 use crate::class::Class;
-use crate::failure::{Failure, Kind as Failed, needs_auth, session_lost};
+use crate::failure::{Failure, Kind as Failed, needs_auth, session_lost, version_mismatch};
 use crate::flights::Later;
 use crate::hub::{Hub, Pending, Purpose};
 use crate::ids::Ids;
 use crate::input::{ExchangeId, Refusal};
 use crate::names::{Handshake, LinkNonce, SessionId};
-use crate::output::{Note, Output, Verb};
+use crate::output::{Output, Verb};
 use crate::record::{HandshakeState, Learned, Record, Sync};
 use crate::session::{Phase, Rest, SessionIx};
 use crate::status::Status;
 use crate::symptom::Meaning;
-use crate::timers::Timer;
-
-/// A 404 this soon after a success may come from a replica that has not heard of the session (B09).
-const STRAY: Duration = Duration::from_secs(5);
-/// Handshakes in a row that may be lost unused before the next one waits.
-const MOST_FRUITLESS: u32 = 2;
-/// What a server's `Retry-After` may ask for.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// The part of an InitializeResult that decisions need; the rest stays as the server wrote it.
 #[derive(serde::Deserialize)]
@@ -67,7 +56,7 @@ impl Hub {
         }
     }
 
-    fn probe(&mut self, ix: SessionIx) {
+    pub(crate) fn probe(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         let Some(wire) = session.ids.take() else {
             session.phase = Phase::Waking;
@@ -122,6 +111,9 @@ impl Hub {
         let (ix, minted) = (state.session, state.minted.take());
         let Some(result) = message.result().filter(|_| message.kind() == Kind::Response) else {
             let words = message.error_message().unwrap_or_default();
+            if self.evict(ix, &words.to_ascii_lowercase()) {
+                return;
+            }
             let failure =
                 Failure::new(Failed::UpstreamUnreachable, format!("initialize was refused: {words}"));
             self.back_off(ix, Rest::Fresh, &failure.refused(), None);
@@ -129,14 +121,16 @@ impl Hub {
         };
         match negotiated(result) {
             Some(revision) => self.record_session(ix, minted, &revision, result),
-            None => {
-                if let Some(session) = self.sessions.get_mut(&ix) {
-                    session.status = Status::VersionMismatch;
-                }
-                let text = "the upstream speaks no protocol revision with sessions that evermux knows";
-                self.back_off(ix, Rest::Fresh, &Failure::new(Failed::Unsupported, text), None);
-            }
+            None => self.on_mismatch(ix),
         }
+    }
+
+    /// No revision in common. Asked again after the pause, if somebody wants it: a server may be rolled back.
+    fn on_mismatch(&mut self, ix: SessionIx) {
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.status = Status::VersionMismatch;
+        }
+        self.back_off(ix, Rest::Fresh, &version_mismatch(), None);
     }
 
     /// Written before `notifications/initialized` is sent: a crash between the two resends the notification,
@@ -159,6 +153,8 @@ impl Hub {
         session.common.on_handshake();
         session.cure = session.denied;
         (session.doubted, session.proven, session.denied) = (false, false, false);
+        (session.switched, session.flighty, session.evicted) = (false, false, false);
+        session.astray = 0;
         let old = session.record.take();
         // A reservation under way is in the old record already, and may be granted yet.
         let reserved = old.as_ref().map_or(0, |old| old.ids_reserved_until).max(session.ids.end());
@@ -202,7 +198,7 @@ impl Hub {
         self.acknowledge(ix);
     }
 
-    fn acknowledge(&mut self, ix: SessionIx) {
+    pub(crate) fn acknowledge(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.phase = Phase::Acknowledging;
         let body = mcp_wire::notification(method::NOTIFICATIONS_INITIALIZED, None);
@@ -347,134 +343,6 @@ impl Hub {
         Some(meta.to_string())
     }
 
-    /// The server does not know the session any more. News of a loss already being dealt with joins it.
-    pub(crate) fn on_gone(&mut self, ix: SessionIx, symptom: &'static str) {
-        let now = self.now.mono;
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
-        let present = matches!(
-            session.phase,
-            Phase::Resting(Rest::Ready | Rest::Dormant)
-                | Phase::Probing
-                | Phase::Acknowledging
-                | Phase::Backoff { then: Rest::Ready | Rest::Dormant, .. }
-        );
-        if !present {
-            return;
-        }
-        let fresh_success = session.last_ok.is_some_and(|at| now.saturating_sub(at) < STRAY);
-        let ready = session.phase == Phase::Resting(Rest::Ready);
-        if symptom == "404" && ready && fresh_success && !session.doubted {
-            session.doubted = true;
-            self.probe(ix);
-            return;
-        }
-        // The same for the first message of all: the handshake may have met another replica.
-        if symptom == "404" && session.phase == Phase::Acknowledging && fresh_success && !session.doubted {
-            session.doubted = true;
-            self.acknowledge(ix);
-            return;
-        }
-        self.lose(ix, symptom);
-    }
-
-    /// The credentials were refused in this session; a fresh handshake shows whether it was the session.
-    pub(crate) fn on_denied(&mut self, ix: SessionIx, symptom: &'static str) {
-        let Some(session) = self.sessions.get(&ix) else { return };
-        let rest = match session.phase {
-            Phase::Resting(Rest::Ready) => Rest::Ready,
-            Phase::Probing | Phase::Acknowledging => Rest::Dormant,
-            _ => return,
-        };
-        if symptom == "401" && self.may_renew(ix) {
-            self.renew(ix, rest);
-        } else {
-            self.on_still_denied(ix, rest, symptom);
-        }
-    }
-
-    /// The values at hand are what is refused.
-    pub(crate) fn on_still_denied(&mut self, ix: SessionIx, rest: Rest, symptom: &'static str) {
-        let Some(session) = self.sessions.get(&ix) else { return };
-        // A fresh handshake that cured nothing, or may not be tried: the session is not the trouble, so it stays.
-        if (session.cure && !session.proven) || self.keeps_lost(ix) {
-            self.back_off(ix, rest, &needs_auth(), None);
-        } else {
-            self.lose(ix, symptom);
-        }
-    }
-
-    fn lose(&mut self, ix: SessionIx, symptom: &'static str) {
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
-        session.reason = Some(symptom.to_owned());
-        session.denied = matches!(symptom, "401" | "403");
-        if !session.proven {
-            session.fruitless += 1;
-        }
-        session.phase = Phase::Resting(Rest::Fresh);
-        let fruitless = session.fruitless >= MOST_FRUITLESS;
-        self.timers.cancel(session.backoff.take());
-        let upstream = session.key.upstream.clone();
-        let note = Note::Lost { upstream, trajectory: session.trajectory, symptom };
-        self.order(Output::Note(note));
-        self.close_standalone(ix);
-        if !matches!(symptom, "401" | "403") {
-            self.drop_asks_of_session(ix);
-        }
-        self.drop_step(ix);
-        if self.keeps_lost(ix) {
-            if let Some(session) = self.sessions.get_mut(&ix) {
-                session.phase = Phase::Lost;
-                session.status = Status::NotFound;
-            }
-            self.note_attach(ix);
-            self.fail_waiting(ix, &session_lost());
-            return;
-        }
-        self.fail_lost_alone(ix, false);
-        self.fail_twice_lost(ix);
-        if fruitless {
-            let text = "the upstream does not keep the sessions it makes";
-            self.back_off(ix, Rest::Fresh, &Failure::new(Failed::UpstreamUnreachable, text), None);
-        } else {
-            self.begin_initialize(ix);
-        }
-    }
-
-    /// `reinitialize = "never"`.
-    fn keeps_lost(&self, ix: SessionIx) -> bool {
-        let upstream = self.sessions.get(&ix).and_then(|session| self.upstreams.get(&session.key.upstream));
-        upstream.is_some_and(|upstream| upstream.policy.never_reinitialize)
-    }
-
-    /// A client's own session is replaced for its later calls only. After a 401 that is settled when a fresh
-    /// handshake has succeeded: if it is refused as well, the session is there still.
-    fn fail_lost_alone(&mut self, ix: SessionIx, replaced: bool) {
-        let Some(session) = self.sessions.get(&ix).filter(|session| session.key.owner.is_some()) else {
-            return;
-        };
-        if session.denied != replaced {
-            return;
-        }
-        let is_call = |call: &CallId| self.calls.get(call).is_some_and(|call| !call.greeting);
-        let calls: Vec<CallId> = session.waiting.iter().copied().filter(is_call).collect();
-        for call in calls {
-            self.fail(call, &session_lost());
-        }
-    }
-
-    /// A call is moved to a fresh session once; one that waits while a second loss is confirmed moves no more.
-    fn fail_twice_lost(&mut self, ix: SessionIx) {
-        let Some(session) = self.sessions.get(&ix) else { return };
-        let handshake = session.handshake;
-        let lost = |call: &CallId| {
-            self.calls.get(call).is_some_and(|call| call.losses > 1 && call.refused_in == handshake)
-        };
-        let calls: Vec<CallId> = session.waiting.iter().copied().filter(lost).collect();
-        for call in calls {
-            self.fail(call, &session_lost());
-        }
-    }
-
     /// A handshake, probe or `initialized` could not be carried out: nothing is known about the session.
     pub(crate) fn on_contact_failed(&mut self, ix: SessionIx, purpose: Purpose, why: &str) {
         let failure =
@@ -485,10 +353,11 @@ impl Hub {
     pub(crate) fn on_contact_refused(&mut self, ix: SessionIx, purpose: Purpose, meaning: Meaning) {
         match meaning {
             // Dealt with when the news came.
-            Meaning::Gone(_) | Meaning::Denied(_) => {}
+            Meaning::Gone(_) | Meaning::Denied(_) | Meaning::Astray(_) => {}
+            Meaning::Mismatch => self.on_mismatch(ix),
             // Even an error is an answer of a server that knows the session.
             Meaning::Answer if matches!(purpose, Purpose::Probe(_)) => self.on_alive(ix, true),
-            Meaning::Answer | Meaning::Unusable => {
+            Meaning::Answer | Meaning::Unusable | Meaning::Doubtful(_) => {
                 let text = "the upstream refuses the first contact";
                 let failure = Failure::new(Failed::UpstreamUnreachable, text);
                 // A server that answers `initialized` with an error does not want this handshake finished.
@@ -513,7 +382,12 @@ impl Hub {
             self.renew(ix, Rest::Fresh);
             return;
         }
+        let body = refusal.map(|refusal| String::from_utf8_lossy(&refusal.body).to_ascii_lowercase());
+        if body.is_some_and(|body| self.evict(ix, &body)) {
+            return;
+        }
         let (failure, after) = match meaning {
+            Meaning::Mismatch => return self.on_mismatch(ix),
             Meaning::Denied(_) => (needs_auth(), None),
             Meaning::Busy(after) | Meaning::Trouble(after) => {
                 let text = format!("the upstream answers initialize with HTTP {status}");
@@ -525,48 +399,6 @@ impl Hub {
             }
         };
         self.back_off(ix, Rest::Fresh, &failure, after);
-    }
-
-    /// One attempt for all waiters, then a pause in which calls fail at once (D18).
-    pub(crate) fn back_off(&mut self, ix: SessionIx, then: Rest, failure: &Failure, after: Option<Duration>) {
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
-        if matches!(session.phase, Phase::Backoff { .. } | Phase::Lost) {
-            return;
-        }
-        if then == Rest::Ready && !session.is_ready() {
-            return;
-        }
-        let kept = session.denied && session.record.is_some();
-        let then = if then == Rest::Fresh && kept { Rest::Dormant } else { then };
-        session.failures += 1;
-        if matches!(session.status, Status::Dormant) {
-            session.status = Status::ResumeFailed;
-            session.reason = Some("unreachable".to_owned());
-        }
-        let pause = session.pause();
-        session.phase = Phase::Backoff { then, failure: failure.clone() };
-        let upstream = session.key.upstream.clone();
-        let pause = self.mint.jitter(pause);
-        let pause = after.map_or(pause, |after| after.clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
-        session.backoff = Some(self.timers.arm(self.now.mono, pause, Timer::Backoff(ix)));
-        let retry_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-        self.order(Output::Note(Note::Trouble { upstream, what: failure.message.clone(), retry_ms }));
-        self.drop_step(ix);
-        self.fail_waiting(ix, &failure.unsent());
-        self.end_if_over(ix);
-    }
-
-    pub(crate) fn on_backoff_over(&mut self, ix: SessionIx) {
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
-        session.backoff = None;
-        match session.phase {
-            Phase::Backoff { then, .. } => {
-                session.phase = Phase::Resting(then);
-                session.renewed = false;
-            }
-            Phase::Renewing { then } => self.on_renewal_late(ix, then),
-            _ => {}
-        }
     }
 
     pub(crate) fn fail_waiting(&mut self, ix: SessionIx, failure: &Failure) {

@@ -62,10 +62,22 @@ pub(crate) enum Phase {
     Acknowledging,
     /// A 401: the header values are being read again before it is tried once more.
     Renewing { then: Rest },
+    /// An instance of the server does not know the session: another one is asked after a pause.
+    Hesitating,
     /// The last attempt failed; calls fail with this until the pause is over.
     Backoff { then: Rest, failure: Failure },
     /// Gone, and config forbids to replace it.
     Lost,
+}
+
+/// Whether a single call finds out first if the server takes requests again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trial {
+    None,
+    /// The next call will.
+    Due,
+    /// This one does; the others wait for it.
+    Out(CallId),
 }
 
 /// The upstream's GET stream.
@@ -108,6 +120,14 @@ pub(crate) struct Session {
     pub(crate) last_ok: Option<Mono>,
     /// A stray 404 was doubted since the last success of a call.
     pub(crate) doubted: bool,
+    /// Times in a row that an instance of its server did not know it.
+    pub(crate) astray: u32,
+    /// The server gave it another id, and no answer has confirmed that one yet.
+    pub(crate) switched: bool,
+    /// Its server names another session with every answer: not followed any more.
+    pub(crate) flighty: bool,
+    /// Its server was asked to let go of the lost session before it would make a new one.
+    pub(crate) evicted: bool,
     /// The present handshake was good for something since it was made.
     pub(crate) proven: bool,
     /// Handshakes in a row that were lost before they were good for anything.
@@ -120,6 +140,9 @@ pub(crate) struct Session {
     pub(crate) renewed: bool,
     /// Failed attempts in a row.
     pub(crate) failures: u32,
+    /// Requests in a row without any sign of life.
+    pub(crate) troubles: u32,
+    pub(crate) trial: Trial,
     pub(crate) waiting: VecDeque<CallId>,
     pub(crate) in_flight: BTreeMap<WireId, CallId>,
     /// What its links share of it.
@@ -164,12 +187,18 @@ impl Session {
             worked: false,
             last_ok: None,
             doubted: false,
+            astray: 0,
+            switched: false,
+            flighty: false,
+            evicted: false,
             proven: false,
             fruitless: 0,
             denied: false,
             cure: false,
             renewed: false,
             failures: 0,
+            troubles: 0,
+            trial: Trial::None,
             waiting: VecDeque::new(),
             in_flight: BTreeMap::new(),
             common: Common::default(),
@@ -213,11 +242,15 @@ impl Session {
         self.failures = 0;
         self.fruitless = 0;
         self.denied = false;
+        self.astray = 0;
     }
 
     /// It is not settled yet whether it is lost: what it refused waits for that.
     pub(crate) fn is_doubted(&self) -> bool {
-        matches!(self.phase, Phase::Probing | Phase::Renewing { then: Rest::Ready | Rest::Dormant })
+        matches!(
+            self.phase,
+            Phase::Probing | Phase::Hesitating | Phase::Renewing { then: Rest::Ready | Rest::Dormant }
+        )
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -249,7 +282,7 @@ impl Session {
     pub(crate) fn can_greet(&self) -> bool {
         let settled = match &self.phase {
             Phase::Resting(rest) => *rest != Rest::Fresh,
-            Phase::Waking | Phase::Probing | Phase::Acknowledging => true,
+            Phase::Waking | Phase::Probing | Phase::Acknowledging | Phase::Hesitating => true,
             Phase::Backoff { then, .. } | Phase::Renewing { then } => *then != Rest::Fresh,
             Phase::Initializing | Phase::Recording | Phase::Lost => false,
         };

@@ -14,6 +14,7 @@ use crate::link::Link;
 use crate::output::Verb;
 use crate::record::Sync;
 use crate::session::{Phase, Rest, Session, SessionIx, Standalone};
+use crate::symptom;
 use crate::timers::Timer;
 
 const REOPEN: Duration = Duration::from_secs(1);
@@ -93,21 +94,33 @@ impl Hub {
 
     pub(crate) fn on_standalone_refused(&mut self, exchange: ExchangeId, refusal: &Refusal) {
         let Some(state) = self.close(exchange) else { return };
-        if matches!(refusal.status, 400 | 404) && self.drop_position(state.session) {
-            self.on_standalone_ended(state.session, refusal.retry_after);
+        let (ix, handshake) = (state.session, state.handshake);
+        if matches!(refusal.status, 400 | 404) && self.drop_position(ix) {
+            self.on_standalone_ended(ix, refusal.retry_after);
             return;
         }
-        if matches!(refusal.status, 400 | 404 | 405 | 406 | 501) {
-            if let Some(session) = self.sessions.get_mut(&state.session) {
+        let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.handshake == handshake)
+        else {
+            return self.on_standalone_ended(ix, None);
+        };
+        let learned = session.record.as_ref().and_then(|record| record.learned.get_stream);
+        match symptom::stream(learned == Some(true), refusal) {
+            symptom::Stream::NotOffered { lasting } => {
                 session.standalone = Standalone::Unsupported;
+                if lasting {
+                    self.learn_get_stream(ix, false);
+                }
             }
-            // Only 405 is the server's word on the matter; the rest is not worth remembering across restarts.
-            if refusal.status == 405 {
-                self.learn_get_stream(state.session, false);
+            symptom::Stream::Later(after) => self.on_standalone_ended(ix, after),
+            symptom::Stream::Doubtful(after) => {
+                // Once for each stream that was there; what pings find later, they find without it.
+                let first = session.standalone_failures <= 1;
+                self.on_standalone_ended(ix, after);
+                if first {
+                    self.doubt(ix);
+                }
             }
-            return;
         }
-        self.on_standalone_ended(state.session, refusal.retry_after);
     }
 
     /// The server may have forgotten the position rather than have no stream: it is asked once more without.

@@ -2,7 +2,19 @@
 //! decides for itself what a status means.
 //!
 //! Facts from the field are in the rows' comments; a server's wording is looked at only where its status alone
-//! is ambiguous, and never where a wrong guess could run a call twice.
+//! is ambiguous, and never where a wrong guess could run a call twice. What a row costs:
+//!
+//! | meaning | session | call | record |
+//! |---|---|---|---|
+//! | `Gone` | one fresh handshake | once more there | replaced when that succeeded |
+//! | `Denied` | values read again, then one fresh handshake | once more | kept until that succeeded |
+//! | `Astray` | pinged after a pause; after four of them as `Gone` | waits | kept |
+//! | `Doubtful` | pinged: the answer decides | waits, once | kept |
+//! | `Mismatch` | back-off, `version_mismatch` | fails, refused | kept |
+//! | `Answer` | kept | this is its answer | kept |
+//! | `Busy` | back-off | fails, refused | kept |
+//! | `Trouble` | kept; after several in a row, back-off | unknown; a read once more | kept |
+//! | `Unusable` | as `Trouble` | fails, refused | kept |
 
 use std::time::Duration;
 
@@ -12,13 +24,37 @@ use crate::input::Refusal;
 
 /// What was being asked when the refusal came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// `initialize`.
+    Initialize,
+    /// `notifications/initialized`.
+    Initialized,
+    /// A `ping` of ours that decides whether the session is there.
+    Probe,
+    /// A client's request.
+    Call,
+    /// A notification, an answer to a question, a keep-alive.
+    Aside,
+}
+
+/// What is known besides the refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context {
+    /// The message.
+    pub asked: Asked,
     /// The request carried a session id.
     pub carried_session: bool,
     /// This session had at least one success, or was restored from a record.
     pub worked: bool,
     /// The JSON-RPC id of the request, if it had one.
     pub wire: Option<u64>,
+}
+
+impl Context {
+    /// Only a session that was there can be gone.
+    fn may_be_gone(self) -> bool {
+        self.carried_session && self.worked && self.asked != Asked::Initialize
+    }
 }
 
 /// What a refusal means.
@@ -28,6 +64,12 @@ pub enum Meaning {
     Gone(&'static str),
     /// Not with these credentials; a fresh handshake may cure it. Not processed.
     Denied(&'static str),
+    /// An instance that does not have the session; another one may. Not processed.
+    Astray(&'static str),
+    /// The request was not even read; whether the session is the reason, a ping will tell.
+    Doubtful(&'static str),
+    /// The server does not speak our revision (any more).
+    Mismatch,
     /// The server's own answer to this request: pass it on.
     Answer,
     /// Not now; not processed.
@@ -38,16 +80,27 @@ pub enum Meaning {
     Unusable,
 }
 
-/// The table for HTTP refusals (`reference` rows: 404, 400, 401, 403, 429, 5xx, anything else).
+/// 2026-07-28, "Error Codes": the revision is not supported; header and body do not agree. Older servers say so in
+/// words only.
+const UNSUPPORTED_VERSION: i64 = -32022;
+const HEADER_MISMATCH: i64 = -32020;
+
+/// The table for HTTP refusals of a POST.
 pub fn refusal(context: Context, refusal: &Refusal) -> Meaning {
     let said = Said::of(refusal);
     match refusal.status {
         404 => not_found(context, &said),
-        400 if context.carried_session && context.worked && said.session_shaped() => Meaning::Gone("400"),
-        400 if said.is_error => Meaning::Answer,
+        400 | 426 if said.about_version() => version(context),
+        // Servers copied from an early example fold "no header" and "unknown session" into one 400 (B02).
+        400 if context.may_be_gone() && said.session_shaped() => Meaning::Gone("400"),
         401 => Meaning::Denied("401"),
         403 => forbidden(context, refusal, &said),
         429 => Meaning::Busy(refusal.retry_after),
+        // A proxy that wraps its server's 400 in a 500 of its own: the 400 was a refusal at the head (B02).
+        500 if context.may_be_gone() && said.wraps_a_lost_session() => Meaning::Gone("500-wrapped"),
+        503 if context.may_be_gone() && refusal.retry_after.is_none() && said.names_another_instance() => {
+            Meaning::Astray("503")
+        }
         // A success that says nothing we can read: it may well have run.
         200..=299 | 500..=599 => Meaning::Trouble(refusal.retry_after),
         _ if said.is_error => Meaning::Answer,
@@ -55,8 +108,14 @@ pub fn refusal(context: Context, refusal: &Refusal) -> Meaning {
     }
 }
 
+/// A session negotiated a revision that the server does not take any more: what it was is gone. A server that refuses
+/// our revision from the beginning is another matter, and no loop.
+fn version(context: Context) -> Meaning {
+    if context.may_be_gone() { Meaning::Gone("version_mismatch") } else { Meaning::Mismatch }
+}
+
 /// 2025-11-25 "Session Management": 404 to a request with a session id means a new session must be started.
-/// One framework answers an unknown *method* with 404 and −32601 under our own id: that is an answer.
+/// One framework answers an unknown *method* with 404 and −32601 under our own id: that is an answer (B07).
 fn not_found(context: Context, said: &Said) -> Meaning {
     let ours = said.id.is_some() && said.id == context.wire;
     if ours && said.code == Some(mcp_wire::code::METHOD_NOT_FOUND) {
@@ -66,28 +125,71 @@ fn not_found(context: Context, said: &Said) -> Meaning {
 }
 
 /// A session bound to another principal is refused with a JSON-RPC error; a firewall's page is HTML or empty,
-/// and a missing scope is no matter of sessions.
+/// and a missing scope is no matter of sessions (B04, B23).
 fn forbidden(context: Context, refusal: &Refusal, said: &Said) -> Meaning {
     if refusal.scope {
         return Meaning::Unusable;
     }
     let about_session = said.is_error || said.session_shaped();
-    if context.carried_session && context.worked && about_session {
+    if context.may_be_gone() && about_session {
         return Meaning::Denied("403");
     }
     if context.carried_session { Meaning::Unusable } else { Meaning::Denied("403") }
 }
 
-/// The table for JSON-RPC errors that come with 200: a lost session only if code **and** words say so.
+/// The table for JSON-RPC errors that come with 200: a lost session only if code **and** words say so (B05, B06).
 pub fn answer(context: Context, message: &Message) -> Option<Meaning> {
     let code = message.error_code()?;
+    if !context.may_be_gone() {
+        let refused = context.asked == Asked::Initialize && code == UNSUPPORTED_VERSION;
+        return refused.then_some(Meaning::Mismatch);
+    }
     // Under our own id a generic code may be a tool's own words ("browser session not found"): there only the
     // codes for a request that was not even taken count.
     let ours = message.id().and_then(|id| id.as_number()).is_some_and(|id| Some(id) == context.wire);
     let session_code = matches!(code, -32600 | -32015) || (!ours && matches!(code, -32002..=-32000));
     let words = message.error_message().unwrap_or_default().to_ascii_lowercase();
-    let gone = context.carried_session && context.worked && session_code && names_a_lost_session(&words);
-    gone.then_some(Meaning::Gone("200-error"))
+    // One SDK has no code for it.
+    let uninitialized = code == 0 && words.contains("invalid during session initialization");
+    if uninitialized || (session_code && names_a_lost_session(&words)) {
+        return Some(Meaning::Gone("200-error"));
+    }
+    if code == UNSUPPORTED_VERSION {
+        return Some(Meaning::Gone("version_mismatch"));
+    }
+    // "Invalid Request" without an id: not read, for whatever reason. Some proxies say no more of a lost session.
+    let unread = code == mcp_wire::code::INVALID_REQUEST && message.id().is_none();
+    match context.asked {
+        Asked::Probe if unread => Some(Meaning::Gone("200-error")),
+        Asked::Call if unread => Some(Meaning::Doubtful("200-error")),
+        _ => None,
+    }
+}
+
+/// What a refused GET says about the stream. About the session it says nothing: many servers have no stream, and
+/// some refuse it while the session works (B25–B28).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// The server has none. `lasting`: it says so itself, so that it need not be asked in the next process.
+    NotOffered {
+        /// Worth remembering.
+        lasting: bool,
+    },
+    /// Not now: another stream is still booked, or an outage.
+    Later(Option<Duration>),
+    /// It was there before: asked again later, and a ping tells whether it is the session that is gone.
+    Doubtful(Option<Duration>),
+}
+
+/// The table for a refused GET. `was_there`: this session had a stream before.
+pub fn stream(was_there: bool, refusal: &Refusal) -> Stream {
+    match refusal.status {
+        405 => Stream::NotOffered { lasting: true },
+        // Also "session already exists", a 409 by another name (B27).
+        400 | 401 | 403 | 404 if was_there => Stream::Doubtful(refusal.retry_after),
+        400 | 404 | 406 | 501 => Stream::NotOffered { lasting: false },
+        _ => Stream::Later(refusal.retry_after),
+    }
 }
 
 /// What a refusal's body says, as far as it can be read.
@@ -96,26 +198,45 @@ struct Said {
     code: Option<i64>,
     id: Option<u64>,
     words: String,
+    /// The beginning of the body as it came.
+    raw: String,
 }
 
 impl Said {
     fn of(refusal: &Refusal) -> Self {
         let message = refusal.json.then(|| Message::parse(refusal.body.clone()).ok()).flatten();
         let code = message.as_ref().and_then(Message::error_code);
-        let words = match message.as_ref().and_then(Message::error_message) {
-            Some(words) => words,
-            None => String::from_utf8_lossy(&refusal.body[..refusal.body.len().min(512)]).into_owned(),
-        };
+        let raw = String::from_utf8_lossy(&refusal.body[..refusal.body.len().min(2048)]).to_ascii_lowercase();
+        let words = message.as_ref().and_then(Message::error_message);
         Self {
             is_error: code.is_some(),
             code,
             id: message.and_then(|message| message.id()).and_then(|id| id.as_number()),
-            words: words.to_ascii_lowercase(),
+            words: words.map_or_else(|| raw.chars().take(512).collect(), |words| words.to_ascii_lowercase()),
+            raw,
         }
     }
 
     fn session_shaped(&self) -> bool {
         names_a_lost_session(&self.words)
+    }
+
+    fn wraps_a_lost_session(&self) -> bool {
+        let wrapped = self.raw.contains("bad request") || self.raw.contains("400");
+        wrapped && names_a_lost_session(&self.raw)
+    }
+
+    fn names_another_instance(&self) -> bool {
+        names_a_lost_session(&self.words) || self.words.contains("session unknown")
+    }
+
+    fn about_version(&self) -> bool {
+        let code = match self.code {
+            Some(UNSUPPORTED_VERSION) => true,
+            Some(HEADER_MISMATCH) => self.words.contains("version") || self.words.contains("header"),
+            _ => false,
+        };
+        code || self.words.contains("unsupported protocol version")
     }
 }
 
@@ -139,91 +260,4 @@ fn names_a_lost_session(words: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-
-    use super::*;
-
-    const SESSION: Context = Context { carried_session: true, worked: true, wire: Some(5) };
-    const HANDSHAKE: Context = Context { carried_session: false, worked: false, wire: Some(5) };
-
-    fn said(status: u16, body: &str) -> Refusal {
-        let json = body.starts_with('{');
-        Refusal { status, body: Bytes::copy_from_slice(body.as_bytes()), json, ..Refusal::default() }
-    }
-
-    fn error(code: i64, words: &str, id: &str) -> String {
-        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":{code},"message":"{words}"}}}}"#)
-    }
-
-    #[test]
-    fn a_404_with_a_session_is_a_lost_session_whatever_the_body() {
-        for body in ["", "Session not found", &error(-32001, "Session not found", "null"), "<html>"] {
-            assert_eq!(refusal(SESSION, &said(404, body)), Meaning::Gone("404"), "{body}");
-        }
-    }
-
-    #[test]
-    fn a_404_that_names_our_request_and_no_method_is_an_answer() {
-        assert_eq!(refusal(SESSION, &said(404, &error(-32601, "nope", "5"))), Meaning::Answer);
-        assert_eq!(refusal(SESSION, &said(404, &error(-32601, "nope", "6"))), Meaning::Gone("404"));
-    }
-
-    #[test]
-    fn a_404_without_a_session_is_a_wrong_url() {
-        assert_eq!(refusal(HANDSHAKE, &said(404, "")), Meaning::Unusable);
-    }
-
-    #[test]
-    fn a_400_is_a_lost_session_only_in_words_and_only_if_it_worked() {
-        for words in ["Bad Request: No valid session ID provided", "Bad Request: Server not initialized"] {
-            assert_eq!(refusal(SESSION, &said(400, &error(-32000, words, "null"))), Meaning::Gone("400"));
-            let never = Context { worked: false, ..SESSION };
-            assert_eq!(refusal(never, &said(400, &error(-32000, words, "null"))), Meaning::Answer);
-        }
-        let missing = error(-32000, "Bad Request: Mcp-Session-Id header is required", "null");
-        assert_eq!(refusal(SESSION, &said(400, &missing)), Meaning::Answer);
-        assert_eq!(refusal(SESSION, &said(400, "what?")), Meaning::Unusable);
-    }
-
-    #[test]
-    fn a_401_is_cured_by_a_fresh_handshake_or_not_at_all() {
-        assert_eq!(refusal(SESSION, &said(401, "unknown session")), Meaning::Denied("401"));
-        assert_eq!(refusal(HANDSHAKE, &said(401, "")), Meaning::Denied("401"));
-    }
-
-    #[test]
-    fn a_403_is_the_sessions_only_when_it_speaks_of_it() {
-        let theirs = error(-32003, "Session belongs to another user", "null");
-        assert_eq!(refusal(SESSION, &said(403, &theirs)), Meaning::Denied("403"));
-        assert_eq!(refusal(SESSION, &said(403, "<html>blocked</html>")), Meaning::Unusable);
-        assert_eq!(refusal(SESSION, &said(403, "")), Meaning::Unusable);
-        let scope = Refusal { scope: true, ..said(403, &theirs) };
-        assert_eq!(refusal(SESSION, &scope), Meaning::Unusable);
-    }
-
-    #[test]
-    fn trouble_never_costs_the_session() {
-        // 2xx: a body that is no MCP answer; the call may have run.
-        for status in [200, 202, 500, 502, 503, 504, 520] {
-            let body = error(-32000, "No valid session", "null");
-            assert_eq!(refusal(SESSION, &said(status, &body)), Meaning::Trouble(None), "{status}");
-        }
-        let wait = Some(Duration::from_secs(2));
-        let busy = Refusal { retry_after: wait, ..said(429, "") };
-        assert_eq!(refusal(SESSION, &busy), Meaning::Busy(wait));
-    }
-
-    #[test]
-    fn a_200_error_needs_code_and_words() {
-        let parse = |text: String| Message::parse(Bytes::from(text)).unwrap();
-        let lost = parse(error(-32600, "Session not found", "null"));
-        assert_eq!(answer(SESSION, &lost), Some(Meaning::Gone("200-error")));
-        let made_up = parse(error(-32002, "Server not initialized", "\"err_8f2c\""));
-        assert_eq!(answer(SESSION, &made_up), Some(Meaning::Gone("200-error")));
-        assert_eq!(answer(SESSION, &parse(error(-32000, "browser session not found", "5"))), None);
-        assert_eq!(answer(SESSION, &parse(error(-32602, "Session not found", "5"))), None);
-        assert_eq!(answer(SESSION, &parse(error(-32600, "bad arguments", "5"))), None);
-        assert_eq!(answer(HANDSHAKE, &lost), None);
-    }
-}
+mod tests;

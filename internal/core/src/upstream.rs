@@ -5,13 +5,12 @@ use std::time::Duration;
 use mcp_wire::{Kind, Message, method, version};
 
 use crate::call::{CallId, Stage};
-use crate::failure::{Failure, Kind as Failed};
 use crate::hub::{Exchange, Hub, Purpose};
-use crate::input::{End, ExchangeId, Fact, Refusal};
+use crate::input::{ExchangeId, Fact};
 use crate::names::{SessionId, WireId};
 use crate::output::{ExchangeSpec, Note, Output, Verb};
 use crate::session::SessionIx;
-use crate::symptom::{self, Context, Meaning};
+use crate::symptom::{self, Meaning};
 use crate::timers::Timer;
 
 /// Handshakes, pings and notifications are answered promptly or count as unanswered.
@@ -50,7 +49,8 @@ impl Hub {
             | Purpose::Initialized
             | Purpose::Aside(_)
             | Purpose::Reply(_)
-            | Purpose::Delete => Some(PROMPT),
+            | Purpose::Delete
+            | Purpose::Evict => Some(PROMPT),
             Purpose::Probe(_) => Some(PROBE),
             Purpose::Call(_) | Purpose::Replay(_) | Purpose::Standalone => None,
         };
@@ -104,10 +104,20 @@ impl Hub {
         let now = self.now.mono;
         let Some(state) = self.exchanges.get_mut(&exchange) else { return };
         let (purpose, ix, handshake) = (state.purpose, state.session, state.handshake);
-        state.minted = minted;
-        if let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.handshake == handshake) {
+        state.minted.clone_from(&minted);
+        let carried = state.carried_session;
+        let current = self.sessions.get(&ix).is_some_and(|session| session.handshake == handshake);
+        let in_session = matches!(
+            purpose,
+            Purpose::Call(_) | Purpose::Probe(_) | Purpose::Initialized | Purpose::Aside(_)
+        );
+        if current && carried && in_session {
+            self.follow_switch(ix, minted);
+        }
+        if let Some(session) = self.sessions.get_mut(&ix).filter(|_| current) {
             session.last_ok = Some(now);
             session.renewed = false;
+            session.troubles = 0;
             if matches!(purpose, Purpose::Call(_)) {
                 session.worked = true;
                 session.doubted = false;
@@ -121,6 +131,7 @@ impl Hub {
                 if state.cancel.is_some() {
                     self.pass_cancel_on(call);
                 }
+                self.end_trial(ix, call);
             }
             Purpose::Standalone => self.on_standalone_open(exchange),
             Purpose::Replay(call) => self.watch_silence(call),
@@ -274,7 +285,12 @@ impl Hub {
             return;
         }
         let context = self.context(exchange);
-        if let Some(meaning) = symptom::answer(context, message) {
+        let meaning = symptom::answer(context, message);
+        // A ping has shown that the session is there: then it is the request that the server cannot read.
+        let asked_before = matches!(purpose, Purpose::Call(call)
+            if self.calls.get(&call).is_some_and(|call| call.refusals > 0));
+        let meaning = meaning.filter(|meaning| !(asked_before && matches!(meaning, Meaning::Doubtful(_))));
+        if let Some(meaning) = meaning {
             self.order(Output::Abort(exchange));
             self.on_meaning(exchange, meaning, None);
             return;
@@ -301,7 +317,7 @@ impl Hub {
         }
     }
 
-    fn wire_of(&self, purpose: Purpose) -> Option<WireId> {
+    pub(crate) fn wire_of(&self, purpose: Purpose) -> Option<WireId> {
         match purpose {
             Purpose::Call(call) | Purpose::Replay(call) => self.calls.get(&call).and_then(|call| call.wire),
             Purpose::Initialize(wire) | Purpose::Probe(wire) | Purpose::Aside(Some(wire)) => Some(wire),
@@ -330,197 +346,7 @@ impl Hub {
         self.timers.cancel(state.timer.take());
         state.timer = Some(self.timers.arm(now, LINGER, Timer::Exchange(exchange)));
     }
-
-    fn context(&self, exchange: ExchangeId) -> Context {
-        let state = self.exchanges.get(&exchange);
-        let session = state.and_then(|state| self.sessions.get(&state.session));
-        let wire = state.and_then(|state| self.wire_of(state.purpose));
-        Context {
-            carried_session: state.is_some_and(|state| state.carried_session),
-            worked: session.is_some_and(|session| session.worked),
-            wire: wire.map(|wire| wire.0),
-        }
-    }
-
-    fn on_ended(&mut self, exchange: ExchangeId, end: End) {
-        if self.endings.contains_key(&exchange) {
-            self.close(exchange);
-            self.on_delete_ended(exchange, Some(&end));
-            return;
-        }
-        match end {
-            End::Refused(refusal) => {
-                let meaning = match self.exchanges.get(&exchange).map(|state| state.purpose) {
-                    Some(Purpose::Standalone) => return self.on_standalone_refused(exchange, &refusal),
-                    Some(Purpose::Replay(call)) => {
-                        self.close(exchange);
-                        return self.on_replay_refused(call, refusal.status, refusal.retry_after);
-                    }
-                    _ => symptom::refusal(self.context(exchange), &refusal),
-                };
-                self.on_meaning(exchange, meaning, Some(&refusal));
-            }
-            End::NeverWritten(why) => self.on_failed(exchange, &why, true),
-            End::Cut(why) => self.on_failed(exchange, &why, false),
-            End::Clean => self.on_clean_end(exchange),
-        }
-    }
-
-    fn on_clean_end(&mut self, exchange: ExchangeId) {
-        let Some(state) = self.close(exchange) else { return };
-        match state.purpose {
-            Purpose::Call(call) | Purpose::Replay(call) if !state.answered && self.is_open(call) => {
-                self.on_cut(call, NO_ANSWER, state.retry);
-            }
-            Purpose::Initialize(_) | Purpose::Probe(_) if !state.answered => {
-                self.on_contact_failed(state.session, state.purpose, NO_ANSWER);
-            }
-            Purpose::Initialized if !state.answered => self.on_acknowledged(state.session),
-            Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
-            Purpose::Reply(link) => self.on_reply_over(state.session, link, exchange),
-            _ => {}
-        }
-    }
-
-    fn on_failed(&mut self, exchange: ExchangeId, why: &str, never_written: bool) {
-        let Some(state) = self.close(exchange) else { return };
-        match state.purpose {
-            Purpose::Call(call) if state.answered || !self.is_open(call) => {}
-            Purpose::Call(call) if never_written => self.on_never_written(call, why),
-            Purpose::Replay(call) if state.answered || !self.is_open(call) => {}
-            Purpose::Replay(call) if never_written => self.on_replay_obstructed(call, None),
-            Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, why, state.retry),
-            Purpose::Initialize(_) | Purpose::Probe(_) | Purpose::Initialized => {
-                if never_written && matches!(state.purpose, Purpose::Initialize(_)) {
-                    self.uncount_initialize(state.session);
-                }
-                if !state.answered {
-                    self.on_contact_failed(state.session, state.purpose, why);
-                }
-            }
-            Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
-            Purpose::Reply(link) if never_written => {
-                self.on_reply_failed(state.session, link, exchange, None);
-            }
-            Purpose::Reply(link) => self.on_reply_over(state.session, link, exchange),
-            Purpose::Aside(_) | Purpose::Delete => {}
-        }
-    }
-
-    /// Status counts handshakes that were sent (contract); this one never left.
-    fn uncount_initialize(&mut self, ix: SessionIx) {
-        if let Some(session) = self.sessions.get_mut(&ix) {
-            session.initializes = session.initializes.saturating_sub(1);
-        }
-    }
-
-    /// What a refusal means for the call, and for the session it came from.
-    fn on_meaning(&mut self, exchange: ExchangeId, meaning: Meaning, refusal: Option<&Refusal>) {
-        let Some(state) = self.close(exchange) else { return };
-        let (ix, handshake) = (state.session, state.handshake);
-        // News about an older handshake says nothing about the session that took its place.
-        let current = self.sessions.get(&ix).is_some_and(|session| session.handshake == handshake);
-        // The values it was refused with are not in use any more: it goes again, and nobody is to blame.
-        let outdated = state.epoch != self.epoch_of(ix);
-        let open = matches!(state.purpose, Purpose::Call(call) | Purpose::Replay(call) if self.is_open(call));
-        if let (true, Purpose::Call(call) | Purpose::Replay(call)) = (open, state.purpose) {
-            self.note_refusal(call, meaning);
-        }
-        if current && !matches!(state.purpose, Purpose::Initialize(_) | Purpose::Delete) {
-            match meaning {
-                Meaning::Gone(symptom) => self.on_gone(ix, symptom),
-                Meaning::Denied(_) if outdated => {}
-                Meaning::Denied(symptom) => self.on_denied(ix, symptom),
-                _ => {}
-            }
-        }
-        match state.purpose {
-            Purpose::Call(call) if open => self.on_call_refused(call, meaning, refusal),
-            Purpose::Replay(call) if open => self.on_lost_answer(call, None),
-            Purpose::Initialize(_) => self.on_handshake_refused(ix, meaning, refusal),
-            Purpose::Probe(_) | Purpose::Initialized => self.on_contact_refused(ix, state.purpose, meaning),
-            Purpose::Reply(link) => self.on_reply_refused(ix, link, exchange, meaning),
-            _ => {}
-        }
-    }
-
-    fn on_call_refused(&mut self, call: CallId, meaning: Meaning, refusal: Option<&Refusal>) {
-        match meaning {
-            Meaning::Gone(_) => self.on_refused_by_session(call, false),
-            Meaning::Denied(_) => self.on_refused_by_session(call, true),
-            Meaning::Answer => self.pass_error_on(call, refusal),
-            Meaning::Busy(after) => {
-                let text = "the upstream takes no more requests for now (HTTP 429)";
-                let failure = Failure::new(Failed::UpstreamUnreachable, text).refused();
-                let session = self.calls.get(&call).map(|state| state.session);
-                self.fail(call, &failure);
-                if let Some(session) = session {
-                    self.back_off(session, crate::session::Rest::Ready, &failure, after);
-                }
-            }
-            Meaning::Trouble(after) => {
-                if let (Some(state), Some(refusal)) = (self.calls.get_mut(&call), refusal) {
-                    state.lost_because = Some(format!("HTTP status {}", refusal.status));
-                }
-                self.on_lost_answer(call, after);
-            }
-            Meaning::Unusable => {
-                let status = refusal.map_or(0, |refusal| refusal.status);
-                let text = format!("the upstream refused the request with HTTP {status} and no MCP error");
-                self.fail(call, &Failure::new(Failed::UpstreamUnreachable, text).refused());
-            }
-        }
-    }
-
-    /// The server's own error body is the answer, whatever id it carries.
-    fn pass_error_on(&mut self, call: CallId, refusal: Option<&Refusal>) {
-        let message = refusal.and_then(|refusal| Message::parse(refusal.body.clone()).ok());
-        let Some(message) = message else { return };
-        let followers = self.land_answered(call, &message);
-        for call in std::iter::once(call).chain(followers) {
-            let Some(state) = self.calls.get(&call) else { continue };
-            let data = match message.id() {
-                Some(_) => message.splice().id(&state.client_id).finish(),
-                None => crate::calls::error_under(&state.client_id, &message),
-            };
-            self.settle(call, None, data);
-        }
-    }
-
-    pub(crate) fn on_exchange_timeout(&mut self, exchange: ExchangeId) {
-        let Some(state) = self.close(exchange) else { return };
-        self.order(Output::Abort(exchange));
-        match state.purpose {
-            Purpose::Delete => self.on_delete_ended(exchange, None),
-            // Silence proves nothing: the calls find out for themselves.
-            Purpose::Probe(_) if !state.answered => self.on_alive(state.session, false),
-            Purpose::Initialize(_) | Purpose::Initialized if !state.answered => {
-                self.on_contact_failed(state.session, state.purpose, "no answer in time");
-            }
-            Purpose::Reply(link) => self.on_reply_over(state.session, link, exchange),
-            _ => {}
-        }
-    }
-
-    pub(crate) fn close(&mut self, exchange: ExchangeId) -> Option<Exchange> {
-        let state = self.exchanges.remove(&exchange)?;
-        self.timers.cancel(state.timer);
-        if let Purpose::Call(call) | Purpose::Replay(call) = state.purpose
-            && let Some(call) = self.calls.get_mut(&call).filter(|call| call.exchange == Some(exchange))
-        {
-            call.exchange = None;
-        }
-        if let Some(session) = self.sessions.get_mut(&state.session).filter(|s| s.step == Some(exchange)) {
-            session.step = None;
-        }
-        if let Purpose::Aside(Some(wire)) = state.purpose {
-            self.on_chore_over(state.session, wire, None);
-        }
-        Some(state)
-    }
 }
-
-const NO_ANSWER: &str = "the stream ended without an answer";
 
 /// `MCP-Protocol-Version` came with 2025-06-18; revisions sort as text.
 fn has_header(revision: &str) -> bool {

@@ -123,17 +123,28 @@ fn a_call_past_its_time_is_told_apart_and_cancelled() {
 
 #[test]
 fn an_unavailable_server_is_not_a_lost_session() {
-    for lost in [LostAs::Unavailable, LostAs::UnavailableRetryAfter] {
-        let (harness, upstream) = with_upstream(Script { lost, ..Script::default() });
-        let mut clients = clients(&harness, 2);
-        count(&mut clients[0]);
-        upstream.forget_sessions();
-        for client in &mut clients {
-            let answer = client.call("counter", "{}");
-            assert!(answer.evermux_kind().is_some(), "{}", answer.raw);
-        }
-        check_kept(&upstream);
+    let (harness, upstream) =
+        with_upstream(Script { lost: LostAs::UnavailableRetryAfter, ..Script::default() });
+    let mut clients = clients(&harness, 2);
+    count(&mut clients[0]);
+    upstream.forget_sessions();
+    for client in &mut clients {
+        let answer = client.call("counter", "{}");
+        assert!(answer.evermux_kind().is_some(), "{}", answer.raw);
     }
+    check_kept(&upstream);
+}
+
+/// An instance that does not know the session is asked again after pauses, and then believed.
+#[test]
+fn a_server_whose_instances_all_deny_the_session_has_lost_it() {
+    let (harness, upstream) = with_upstream(Script { lost: LostAs::Unavailable, ..Script::default() });
+    let mut clients = clients(&harness, 2);
+    count(&mut clients[0]);
+    upstream.forget_sessions();
+    assert_eq!((count(&mut clients[0]), count(&mut clients[1])), (1, 2));
+    assert_eq!(upstream.count(|entry| entry.is("ping")), 3, "{}", upstream.summary());
+    check_handshakes(&upstream, 2);
 }
 
 #[test]

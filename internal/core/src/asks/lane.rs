@@ -210,9 +210,11 @@ impl Hub {
         meaning: Meaning,
     ) {
         match meaning {
-            Meaning::Gone(_) | Meaning::Denied(_) => self.on_reply_failed(ix, link, exchange, None),
+            Meaning::Gone(_) | Meaning::Denied(_) | Meaning::Astray(_) | Meaning::Doubtful(_) => {
+                self.on_reply_failed(ix, link, exchange, None);
+            }
             Meaning::Busy(after) => self.on_reply_failed(ix, link, exchange, after),
-            Meaning::Answer | Meaning::Trouble(_) | Meaning::Unusable => {
+            Meaning::Mismatch | Meaning::Answer | Meaning::Trouble(_) | Meaning::Unusable => {
                 self.on_reply_over(ix, link, exchange)
             }
         }

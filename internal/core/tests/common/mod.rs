@@ -202,14 +202,18 @@ impl World {
                 self.serve(exchange, answer);
             } else if let Some((ticket, ok)) = self.disk.next_done() {
                 self.handle(Input::Persisted { ticket, ok });
-            } else if let Some(what) = self.renewal.clone().filter(|_| self.refreshed < self.refreshes.len())
-            {
+            } else if let Some(what) = self.renewal.clone().filter(|_| self.is_refreshing()) {
                 self.refreshed(what);
             } else {
                 break;
             }
         }
         self.pumping = false;
+    }
+
+    /// Whether header values are still to be read again.
+    pub fn is_refreshing(&self) -> bool {
+        self.refreshed < self.refreshes.len()
     }
 
     /// The oldest order to read header values again is carried out.

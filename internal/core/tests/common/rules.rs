@@ -135,6 +135,14 @@ impl Rules {
                 let bound = Bound { session, revision, acknowledged: false };
                 self.bound.entry(key(&open)).or_default().push(bound);
             }
+            // The server puts another session in the place of ours.
+            (_, Fact::Head { session: Some(named) })
+                if open.spec.session.is_some() && open.spec.session.as_ref() != Some(named) =>
+            {
+                let revision = open.spec.protocol_version.clone().unwrap_or_default();
+                let bound = Bound { session: Some(named.clone()), revision, acknowledged: true };
+                self.bound.entry(key(&open)).or_default().push(bound);
+            }
             ("notifications/initialized", Fact::Head { .. } | Fact::Ended(End::Clean)) => {
                 let all = self.bound.get_mut(&key(&open)).into_iter().flatten();
                 all.filter(|b| b.session == open.spec.session).for_each(|b| b.acknowledged = true);
@@ -147,9 +155,15 @@ impl Rules {
         if let ("tools/call", Some(tag)) = (method.as_str(), open.message.as_ref().and_then(tag_of)) {
             let free = match fact {
                 Fact::Ended(End::NeverWritten(_)) => true,
-                Fact::Ended(End::Refused(refusal)) => matches!(refusal.status, 400 | 401 | 403 | 404),
+                Fact::Ended(End::Refused(refusal)) => {
+                    let body = String::from_utf8_lossy(&refusal.body).to_lowercase();
+                    let about_session = body.contains("session") || body.contains("initialized");
+                    matches!(refusal.status, 400 | 401 | 403 | 404)
+                        || (matches!(refusal.status, 500 | 503) && about_session)
+                }
                 Fact::Message { message, .. } => {
-                    message.error_message().is_some_and(|words| words.to_lowercase().contains("session"))
+                    let words = message.error_message().unwrap_or_default().to_lowercase();
+                    words.contains("session") || (words == "invalid request" && message.id().is_none())
                 }
                 _ => false,
             };

@@ -56,6 +56,8 @@ pub struct Upstream {
     /// Side effects by tag.
     pub effects: BTreeMap<String, u32>,
     pub rules: VecDeque<(&'static str, Answer)>,
+    /// For everything, as long as it is there.
+    pub always: Option<Answer>,
     pub received: Vec<String>,
     pub revision: Option<&'static str>,
     pub offers_stream: bool,
@@ -119,6 +121,9 @@ impl Upstream {
 
     pub fn next_answer(&mut self, open: Option<&Open>) -> Answer {
         let Some(open) = open else { return Answer::Model };
+        if let Some(always) = &self.always {
+            return always.clone();
+        }
         let at = self.rules.iter().position(|(method, _)| *method == method_of(open));
         at.and_then(|at| self.rules.remove(at)).map_or(Answer::Model, |(_, answer)| answer)
     }

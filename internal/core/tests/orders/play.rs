@@ -1,7 +1,7 @@
 //! The moves of the game, as numbers that are taken modulo what there is: so every order is a valid one, and
 //! shrinks well.
 
-use evermux_core::input::{ExchangeId, Fact, Input};
+use evermux_core::input::{ExchangeId, Fact, Input, Renewal};
 use evermux_core::names::SessionId;
 use proptest::prelude::*;
 
@@ -37,6 +37,8 @@ pub(crate) enum Op {
     Reload,
     Purge,
     Drain,
+    /// Header values are read again, with this result.
+    Renew(u8),
     /// The first writes made it; the server had those of the new exchanges whose bit is set.
     Kill(u8, u8, bool),
 }
@@ -58,7 +60,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         3 => small().prop_map(Op::Listen),
         1 => small().prop_map(Op::EndLink),
         10 => (small(), small(), prop::bool::weighted(0.1)).prop_map(|(c, n, o)| Op::Answer(c, n, o)),
-        24 => (small(), 0u8..24).prop_map(|(n, a)| Op::Serve(n, a)),
+        24 => (small(), 0u8..27).prop_map(|(n, a)| Op::Serve(n, a)),
         8 => Just(Op::ServeAll),
         20 => (small(), 0u8..18).prop_map(|(n, a)| Op::More(n, a)),
         14 => prop::bool::weighted(0.9).prop_map(Op::Persist),
@@ -67,6 +69,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         4 => Just(Op::Restart),
         1 => Just(Op::Reload),
         1 => Just(Op::Purge),
+        4 => (0u8..3).prop_map(Op::Renew),
         1 => Just(Op::Drain),
         4 => (0u8..4, any::<u8>(), any::<bool>()).prop_map(|(w, r, b)| Op::Kill(w, r, b)),
     ]
@@ -81,12 +84,15 @@ pub(crate) struct Play {
     marks: u32,
 }
 
+const UNREAD: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Invalid Request"}}"#;
+
 const MOST_CLIENTS: usize = 4;
 
 impl Play {
     pub(crate) fn new() -> Self {
         let mut w = World::with(evermux_core::input::Policy {
             keepalive: Some(std::time::Duration::from_secs(120)),
+            refreshable: true,
             ..policy(NAME)
         });
         w.identities.push((NAME.into(), fingerprint(2), false));
@@ -245,6 +251,11 @@ impl Play {
             Op::Restart => self.w.upstream.restart(),
             Op::Reload => self.w.configure(),
             Op::Purge => self.w.put(Input::Purge(None)),
+            Op::Renew(what) if self.w.is_refreshing() => {
+                let why = || Renewal::Missing("no such file".into());
+                let all = [Renewal::Changed, Renewal::Unchanged];
+                self.w.refreshed(all.get(usize::from(what)).cloned().unwrap_or_else(why));
+            }
             Op::Drain => {
                 self.w.put(Input::Drain);
                 self.drained = true;
@@ -409,6 +420,9 @@ fn treatment(n: u8) -> Answer {
         19 => Answer::Status(429, ""),
         20 => Answer::Status(403, "<html>"),
         21 => Answer::Facts(vec![head(), says(LOST), clean()]),
+        22 => Answer::Status(503, "session unknown on this instance"),
+        23 => Answer::Status(500, "400 Bad Request: No valid session ID provided"),
+        24 => Answer::Facts(vec![head(), says(UNREAD), clean()]),
         _ => Answer::Hold,
     }
 }

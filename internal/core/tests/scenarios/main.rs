@@ -4,6 +4,7 @@
 mod common;
 
 mod asks;
+mod budgets;
 mod cancels;
 mod ends;
 mod first_use;
@@ -19,5 +20,6 @@ mod replays;
 mod rotation;
 mod streams;
 mod subscriptions;
+mod symptoms;
 mod trouble;
 mod waking;

@@ -32,8 +32,8 @@ fn check(answer: &Answer, call_says: &str, read_says: &str, always: (&str, usize
 #[test]
 fn trouble_keeps_the_session() {
     let unknown = "outcome_unknown/unknown";
-    for status in [500, 502, 503, 504] {
-        check(&Answer::Status(status, LOST), unknown, "ok", (unknown, 3));
+    for (status, body) in [(500, "trouble"), (502, LOST), (503, "trouble"), (504, LOST)] {
+        check(&Answer::Status(status, body), unknown, "ok", (unknown, 3));
     }
     check(&Answer::CutBefore, unknown, "ok", (unknown, 3));
     check(&Answer::CutAfter, unknown, "ok", (unknown, 3));

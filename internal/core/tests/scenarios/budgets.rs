@@ -1,0 +1,122 @@
+//! What an upstream in trouble is spared: two hundred clients that call without pause cost it a handful of attempts.
+
+use std::time::Duration;
+
+use evermux_core::input::Policy;
+
+use crate::common::{Answer, NAME, World, policy};
+
+const LINKS: usize = 200;
+
+/// Every client calls again as soon as it was told, for a minute.
+fn storm(w: &mut World, clients: &[usize], answer: &Answer) -> usize {
+    w.upstream.always = Some(answer.clone());
+    let before = w.started.len();
+    let mut calls: Vec<Option<u64>> = vec![None; clients.len()];
+    for _ in 0..60 {
+        for (client, call) in clients.iter().zip(&mut calls) {
+            let waits = call.is_some_and(|call| w.outcome(*client, call) == "none");
+            if !waits {
+                *call = Some(w.call(*client));
+            }
+        }
+        w.advance(1_000);
+    }
+    w.upstream.always = None;
+    w.started.len() - before
+}
+
+fn check(answer: &Answer, most: usize) {
+    let mut w = World::new();
+    let clients: Vec<usize> = (0..LINKS).map(|_| w.joined()).collect();
+    w.call(clients[0]);
+    w.advance(6_000);
+    let attempts = storm(&mut w, &clients, answer);
+    assert!(attempts <= most, "{answer:?}: {attempts} attempts in a minute");
+    // It heals: within one pause everybody is served again, in the same session.
+    w.advance(41_000);
+    for client in clients {
+        let call = w.call(client);
+        w.advance(100);
+        assert_eq!(w.outcome(client, call), "ok", "{answer:?}");
+    }
+    assert_eq!(w.upstream.minted, 1, "{answer:?}: and no session was lost");
+}
+
+#[test]
+fn a_crowd_costs_an_upstream_in_trouble_a_handful_of_attempts() {
+    check(&Answer::NeverWritten, 20);
+    check(&Answer::CutBefore, 20);
+    check(&Answer::Status(401, ""), 30);
+    check(&Answer::Status(429, ""), 20);
+    check(&Answer::Status(503, ""), 20);
+    check(&Answer::Status(403, "<html>blocked</html>"), 20);
+    check(&Answer::StatusAfter(429, Duration::from_secs(10)), 10);
+}
+
+/// Calls that are under way together are refused together; after that, one finds out for all.
+#[test]
+fn after_a_429_one_call_finds_out_for_all() {
+    let mut w = World::new();
+    let clients: Vec<usize> = (0..LINKS).map(|_| w.joined()).collect();
+    w.upstream.rule("tools/call", Answer::StatusAfter(429, Duration::from_secs(10)));
+    w.call(clients[0]);
+    w.advance(10_001);
+    w.auto = false;
+    let calls: Vec<u64> = clients.iter().map(|client| w.call(*client)).collect();
+    assert_eq!(w.arrived.len(), 1, "the others wait");
+    let trial = w.arrived[0];
+    w.serve(trial, Answer::StatusAfter(429, Duration::from_secs(10)));
+    assert_eq!(w.outcome(clients[0], calls[0]), "upstream_unreachable/refused");
+    for (client, call) in clients.iter().zip(&calls).skip(1) {
+        assert_eq!(w.outcome(*client, *call), "upstream_unreachable/not_sent");
+    }
+    w.advance(10_001);
+    let calls: Vec<u64> = clients.iter().map(|client| w.call(*client)).collect();
+    w.auto = true;
+    w.pump();
+    for (client, call) in clients.iter().zip(&calls) {
+        assert_eq!(w.outcome(*client, *call), "ok");
+    }
+}
+
+/// The call that finds out ends some other way: nobody waits for it for ever.
+#[test]
+fn a_trial_that_is_cancelled_or_never_answered_holds_nobody_up() {
+    for way in 0..3 {
+        let mut w = World::with(Policy { call_timeout: Some(Duration::from_secs(20)), ..policy(NAME) });
+        let (client, other) = (w.joined(), w.joined());
+        w.upstream.rule("tools/call", Answer::Status(429, ""));
+        w.call(client);
+        w.advance(3_000);
+        w.upstream.rule("tools/call", if way == 2 { Answer::NeverWritten } else { Answer::Hold });
+        let trial = w.call(client);
+        let call = w.call(other);
+        if way == 0 {
+            w.cancel(client, trial);
+        }
+        w.advance(40_000);
+        assert_eq!(w.outcome(other, call), "ok", "{way}");
+    }
+}
+
+#[test]
+fn three_failures_in_a_row_are_enough_and_a_success_in_between_is_none() {
+    let mut w = World::new();
+    let client = w.joined();
+    for answer in [Answer::CutBefore, Answer::Status(500, ""), Answer::Model, Answer::CutBefore] {
+        w.upstream.rule("tools/call", answer);
+        w.call(client);
+    }
+    assert_eq!(w.sent("tools/call"), 4, "every one of them was tried");
+    for _ in 0..2 {
+        w.upstream.rule("tools/call", Answer::CutBefore);
+        w.call(client);
+    }
+    let call = w.call(client);
+    assert_eq!(w.outcome(client, call), "upstream_unreachable/not_sent");
+    assert_eq!(w.sent("tools/call"), 6);
+    w.advance(3_000);
+    let call = w.call(client);
+    assert_eq!((w.outcome(client, call).as_str(), w.sent("ping")), ("ok", 1), "a ping went before it");
+}
