@@ -79,8 +79,9 @@ impl Hub {
     pub(crate) fn lose(&mut self, ix: SessionIx, symptom: &'static str) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.reason = Some(symptom.to_owned());
-        session.denied = matches!(symptom, "401" | "403");
-        if !session.proven {
+        // One that was denied before and is denied again was not made in vain: it is the credentials.
+        let denied_again = std::mem::replace(&mut session.denied, matches!(symptom, "401" | "403"));
+        if !session.proven && !denied_again {
             session.fruitless += 1;
         }
         session.phase = Phase::Resting(Rest::Fresh);

@@ -44,13 +44,37 @@ fn check(answer: &Answer, most: usize) {
 }
 
 #[test]
-fn a_crowd_costs_an_upstream_in_trouble_a_handful_of_attempts() {
+fn an_unreachable_upstream_costs_a_handful_of_attempts() {
     check(&Answer::NeverWritten, 20);
+}
+
+#[test]
+fn cuts_cost_a_handful_of_attempts() {
     check(&Answer::CutBefore, 20);
+}
+
+#[test]
+fn a_401_costs_a_handful_of_attempts() {
     check(&Answer::Status(401, ""), 30);
+}
+
+#[test]
+fn a_429_costs_a_handful_of_attempts() {
     check(&Answer::Status(429, ""), 20);
+}
+
+#[test]
+fn a_503_costs_a_handful_of_attempts() {
     check(&Answer::Status(503, ""), 20);
+}
+
+#[test]
+fn a_firewall_costs_a_handful_of_attempts() {
     check(&Answer::Status(403, "<html>blocked</html>"), 20);
+}
+
+#[test]
+fn a_429_that_names_a_pause_costs_a_handful_of_attempts() {
     check(&Answer::StatusAfter(429, Duration::from_secs(10)), 10);
 }
 
@@ -119,4 +143,21 @@ fn three_failures_in_a_row_are_enough_and_a_success_in_between_is_none() {
     w.advance(3_000);
     let call = w.call(client);
     assert_eq!((w.outcome(client, call).as_str(), w.sent("ping")), ("ok", 1), "a ping went before it");
+}
+
+/// A session that nobody has used yet is no worse for credentials that are refused again and again.
+#[test]
+fn refused_credentials_are_called_that_however_often() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.upstream.always = Some(Answer::Status(401, ""));
+    for _ in 0..5 {
+        let call = w.call(client);
+        assert_eq!(w.outcome(client, call), "needs_auth/refused");
+        w.advance(120_000);
+    }
+    w.upstream.always = None;
+    let call = w.call(client);
+    assert_eq!(w.outcome(client, call), "ok");
+    assert_eq!(w.upstream.minted, 1);
 }
