@@ -217,7 +217,7 @@ fn status_has_the_shape_of_the_contract() {
 
 #[test]
 fn a_running_daemon_takes_what_is_added_and_removed() {
-    let (harness, _upstream) = with_upstream(Script::default());
+    let (harness, upstream) = with_upstream(Script::default());
     let second = Upstream::start(Script::default());
     let pid = harness.start_daemon();
     let mut before = greeted(&harness, "up");
@@ -229,7 +229,10 @@ fn a_running_daemon_takes_what_is_added_and_removed() {
     assert_eq!(upstream_names(&harness.status()), ["up"]);
     let refused = client.call("counter", "{}");
     assert_eq!(refused.evermux_kind().as_deref(), Some("misconfigured"), "{}", refused.raw);
-    assert_eq!(count(&mut before), 1);
+    second.wait_for(PATIENCE, |journal| journal.iter().any(|entry| entry.verb == "DELETE"));
+    second.assert_no_violations();
+    assert!(poll_until(PATIENCE, || (records(&harness).len() == 1).then_some(())).is_some());
+    assert_eq!((count(&mut before), upstream.deletes()), (1, 0));
     assert_eq!(harness.daemon_pid(), Some(pid));
 }
 

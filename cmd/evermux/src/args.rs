@@ -136,7 +136,7 @@ Exit codes: 0; 1 the daemon refused to reload; 2 the name, the URL or the config
     },
     /// Remove an upstream from the config, keeping comments
     #[command(after_long_help = "\
-A running daemon reloads. The upstream keeps its sessions: to end them, `evermux purge NAME` before.
+A running daemon reloads, and ends the upstream's sessions once nothing runs in them.
 
 Exit codes: 0; 1 the daemon refused to reload; 2 NAME is not in the config, or the config is wrong.")]
     Remove {

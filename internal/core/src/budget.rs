@@ -17,6 +17,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Requests in a row that failed without any sign of life before the others are spared the attempt.
 const MOST_TROUBLES: u32 = 3;
+/// The same where it answered others a moment ago: then it is not away, and some requests may be at fault themselves.
+const MOST_BESIDE_SUCCESS: u32 = 10;
+const A_MOMENT: Duration = Duration::from_secs(5);
 /// A trial that brings neither an answer nor a refusal says nothing, like a silent ping: the others go.
 const LONGEST_TRIAL: Duration = Duration::from_secs(10);
 
@@ -95,12 +98,14 @@ impl Hub {
     /// A request got no sign of life from the server: not written, cut before a head, 5xx. Several in a row say that
     /// the next ones will fare no better.
     pub(crate) fn note_trouble(&mut self, ix: SessionIx, handshake: Handshake, what: &str) {
+        let now = self.now.mono;
         let Some(session) = self.sessions.get_mut(&ix).filter(|s| s.handshake == handshake && s.is_ready())
         else {
             return;
         };
         session.troubles += 1;
-        if session.troubles >= MOST_TROUBLES {
+        let alive = session.last_ok.is_some_and(|at| now.saturating_sub(at) < A_MOMENT);
+        if session.troubles >= if alive { MOST_BESIDE_SUCCESS } else { MOST_TROUBLES } {
             let text = format!("the upstream failed several times in a row, last with: {what}");
             self.back_off(ix, Rest::Ready, &Failure::new(Failed::UpstreamUnreachable, text), None);
         }

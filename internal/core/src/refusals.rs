@@ -144,7 +144,6 @@ impl Hub {
         // The values it was refused with are not in use any more: it goes again, and nobody is to blame.
         let outdated = state.epoch != self.epoch_of(ix);
         let open = matches!(state.purpose, Purpose::Call(call) | Purpose::Replay(call) if self.is_open(call));
-        let mut troubled = None;
         if let (true, Purpose::Call(call) | Purpose::Replay(call)) = (open, state.purpose) {
             self.note_refusal(call, meaning);
         }
@@ -158,13 +157,11 @@ impl Hub {
                 _ => {}
             }
         }
-        if let (Purpose::Call(_), Meaning::Trouble(_) | Meaning::Unusable) = (state.purpose, meaning) {
-            let what = refusal.map_or(0, |refusal| refusal.status);
-            let is_answered = refusal.is_some_and(|refusal| refusal.scope);
-            if !is_answered {
-                troubled = Some(format!("HTTP {what}"));
-            }
-        }
+        // A firewall's page is no answer of the server either (B23); a missing scope is one.
+        let walled = refusal.is_some_and(|refusal| matches!(refusal.status, 403 | 421) && !refusal.scope);
+        let lifeless = matches!(meaning, Meaning::Trouble(_)) || (meaning == Meaning::Unusable && walled);
+        let troubled = (lifeless && matches!(state.purpose, Purpose::Call(_)))
+            .then(|| format!("HTTP {}", refusal.map_or(0, |refusal| refusal.status)));
         match state.purpose {
             Purpose::Call(call) if open => self.on_call_refused(call, meaning, refusal),
             Purpose::Replay(call) if open => self.on_lost_answer(call, None),

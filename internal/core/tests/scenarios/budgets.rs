@@ -13,14 +13,14 @@ fn storm(w: &mut World, clients: &[usize], answer: &Answer) -> usize {
     w.upstream.always = Some(answer.clone());
     let before = w.started.len();
     let mut calls: Vec<Option<u64>> = vec![None; clients.len()];
-    for _ in 0..60 {
+    for _ in 0..30 {
         for (client, call) in clients.iter().zip(&mut calls) {
             let waits = call.is_some_and(|call| w.outcome(*client, call) == "none");
             if !waits {
                 *call = Some(w.call(*client));
             }
         }
-        w.advance(1_000);
+        w.advance(2_000);
     }
     w.upstream.always = None;
     w.started.len() - before
@@ -133,6 +133,7 @@ fn three_failures_in_a_row_are_enough_and_a_success_in_between_is_none() {
         w.call(client);
     }
     assert_eq!(w.sent("tools/call"), 4, "every one of them was tried");
+    w.advance(6_000);
     for _ in 0..2 {
         w.upstream.rule("tools/call", Answer::CutBefore);
         w.call(client);
@@ -160,4 +161,24 @@ fn refused_credentials_are_called_that_however_often() {
     let call = w.call(client);
     assert_eq!(w.outcome(client, call), "ok");
     assert_eq!(w.upstream.minted, 1);
+}
+
+/// Some requests are at fault themselves: where others are answered, more of them are needed.
+#[test]
+fn failures_beside_successes_are_not_an_outage() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.call(client);
+    for _ in 0..9 {
+        w.upstream.rule("tools/call", Answer::CutBefore);
+        w.call(client);
+    }
+    let call = w.call(client);
+    assert_eq!(w.outcome(client, call), "ok");
+    for _ in 0..10 {
+        w.upstream.rule("tools/call", Answer::CutBefore);
+        w.call(client);
+    }
+    let call = w.call(client);
+    assert_eq!(w.outcome(client, call), "upstream_unreachable/not_sent");
 }
