@@ -238,7 +238,7 @@ impl Hub {
             // What was kept comes again; on a call's first stream it is a second question under a used id.
             return if live { Verdict::Refused(No::Unusable) } else { Verdict::Known };
         }
-        if !live && let Some(verdict) = self.judge_twin(key) {
+        if let Some(verdict) = self.judge_twin(key, live) {
             return verdict;
         }
         let owner = match purpose {
@@ -253,9 +253,11 @@ impl Hub {
     }
 
     /// Some servers replay every stream's events behind a cursor. A question known from its own stream is not
-    /// asked again on another; one that came on two replays belongs to nobody for sure.
-    fn judge_twin(&mut self, key: AskKey) -> Option<Verdict> {
-        if self.asks.closed.iter().any(|other| other.is_twin(&key)) {
+    /// asked again on another; one that came on two replays belongs to nobody for sure. On a call's first stream a
+    /// used id may be a second question of a careless server, but not while the first one waits: then its answer
+    /// could be taken for the other's.
+    fn judge_twin(&mut self, key: AskKey, live: bool) -> Option<Verdict> {
+        if !live && self.asks.closed.iter().any(|other| other.is_twin(&key)) {
             return Some(Verdict::Known);
         }
         let (twin, replayed) = self
@@ -264,7 +266,7 @@ impl Hub {
             .iter()
             .find(|(other, _)| other.is_twin(&key))
             .map(|(twin, ask)| (*twin, ask.replayed))?;
-        if !replayed || key.wire.0 == 0 {
+        if live || !replayed || key.wire.0 == 0 {
             return Some(Verdict::Known);
         }
         self.end_ask(twin, true);

@@ -17,34 +17,37 @@ use play::{Op, Play};
 struct Anything;
 
 impl ReferenceStateMachine for Anything {
-    type State = ();
+    /// Begins with a session that works, and clients with calls in it.
+    type State = bool;
     type Transition = Op;
 
-    fn init_state() -> BoxedStrategy<()> {
-        Just(()).boxed()
+    fn init_state() -> BoxedStrategy<bool> {
+        any::<bool>().boxed()
     }
 
-    fn transitions((): &()) -> BoxedStrategy<Op> {
+    fn transitions(_: &bool) -> BoxedStrategy<Op> {
         play::any_op().boxed()
     }
 
-    fn apply((): (), _: &Op) {}
+    fn apply(warm: bool, _: &Op) -> bool {
+        warm
+    }
 }
 
 impl StateMachineTest for Play {
     type SystemUnderTest = Play;
     type Reference = Anything;
 
-    fn init_test((): &()) -> Play {
-        Play::new()
+    fn init_test(warm: &bool) -> Play {
+        Play::new(*warm)
     }
 
-    fn apply(mut play: Play, (): &(), op: Op) -> Play {
+    fn apply(mut play: Play, _: &bool, op: Op) -> Play {
         play.apply(&op);
         play
     }
 
-    fn teardown(mut play: Play, (): ()) {
+    fn teardown(mut play: Play, _: bool) {
         play.finish();
     }
 }

@@ -3,9 +3,10 @@
 
 use evermux_core::input::{ExchangeId, Fact, Input, Renewal};
 use evermux_core::names::SessionId;
+use evermux_core::output::Verb;
 use proptest::prelude::*;
 
-use crate::common::{Answer, NAME, World, fingerprint, method_of, policy, upstream::*};
+use crate::common::{Answer, NAME, Open, World, fingerprint, method_of, policy, upstream::*};
 
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
@@ -28,6 +29,12 @@ pub(crate) enum Op {
     Serve(u8, u8),
     /// All new exchanges are treated well.
     ServeAll,
+    /// All that is new is treated well, and what comes of it too.
+    Calm,
+    /// A call that the server has and does not answer yet.
+    Hold(u8),
+    /// A question on the n-th stream that may bring one.
+    Ask(u8, u8),
     /// Something more comes on the n-th running exchange.
     More(u8, u8),
     Persist(bool),
@@ -59,10 +66,13 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         6 => (small(), small()).prop_map(|(c, k)| Op::Repeat(c, k)),
         3 => small().prop_map(Op::Listen),
         1 => small().prop_map(Op::EndLink),
-        10 => (small(), small(), prop::bool::weighted(0.1)).prop_map(|(c, n, o)| Op::Answer(c, n, o)),
+        16 => (small(), small(), prop::bool::weighted(0.1)).prop_map(|(c, n, o)| Op::Answer(c, n, o)),
         24 => (small(), 0u8..27).prop_map(|(n, a)| Op::Serve(n, a)),
         8 => Just(Op::ServeAll),
-        20 => (small(), 0u8..18).prop_map(|(n, a)| Op::More(n, a)),
+        6 => Just(Op::Calm),
+        8 => small().prop_map(Op::Hold),
+        14 => (small(), 0u8..18).prop_map(|(n, a)| Op::More(n, a)),
+        24 => (small(), 9u8..15).prop_map(|(n, a)| Op::Ask(n, a)),
         14 => prop::bool::weighted(0.9).prop_map(Op::Persist),
         10 => prop::sample::select(vec![1, 60, 120, 400, 1_000, 6_000, 31_000, 61_000]).prop_map(Op::Advance),
         2 => Just(Op::Woke),
@@ -89,7 +99,7 @@ const UNREAD: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"messa
 const MOST_CLIENTS: usize = 4;
 
 impl Play {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(warm: bool) -> Self {
         let mut w = World::with(evermux_core::input::Policy {
             keepalive: Some(std::time::Duration::from_secs(120)),
             refreshable: true,
@@ -101,6 +111,11 @@ impl Play {
         w.auto = false;
         let mut play = Self { w, drained: false, questions: 0, last_question: None, killed: false, marks: 0 };
         play.join();
+        if warm {
+            play.join();
+            play.apply(&Op::Calm);
+            [Op::Listen(0), Op::Calm, Op::Hold(0), Op::Hold(1)].iter().for_each(|op| play.apply(op));
+        }
         play
     }
 
@@ -238,7 +253,30 @@ impl Play {
                     self.w.serve(exchange, Answer::Model);
                 }
             }
-            Op::More(n, what) => self.more(n, what),
+            Op::Calm => {
+                self.w.auto = true;
+                self.w.pump();
+                self.w.auto = false;
+            }
+            Op::Hold(client) => self.hold(client),
+            Op::Ask(n, what) => {
+                let asks = |open: &Open| matches!(method_of(open), "GET" | "tools/call" | "resources/read");
+                let streams: Vec<ExchangeId> = self
+                    .w
+                    .open
+                    .iter()
+                    .filter(|(exchange, open)| asks(open) && !self.w.arrived.contains(exchange))
+                    .map(|(exchange, _)| *exchange)
+                    .collect();
+                if let Some(exchange) = streams.get(usize::from(n) % streams.len().max(1)) {
+                    self.bring(*exchange, what);
+                }
+            }
+            Op::More(n, what) => {
+                if let Some(exchange) = self.running(n) {
+                    self.bring(exchange, what);
+                }
+            }
             Op::Persist(ok) => {
                 self.w.disk.full = !ok;
                 if let Some((ticket, ok)) = self.w.disk.force() {
@@ -277,6 +315,17 @@ impl Play {
         }
     }
 
+    fn hold(&mut self, client: u8) {
+        let Some(client) = self.pick(client) else { return };
+        let before = self.w.started.len();
+        self.w.call(client);
+        let own = self.w.started[before..].iter().find(|(_, open)| method_of(open) == "tools/call");
+        if let Some((exchange, _)) = own.cloned() {
+            self.w.serve(exchange, Answer::Hold);
+            self.w.fact(exchange, head());
+        }
+    }
+
     fn answer(&mut self, client: u8, n: u8, others: bool) {
         let Some(client) = self.pick(client) else { return };
         let asked: Vec<String> = (0..self.w.clients.len())
@@ -289,8 +338,7 @@ impl Play {
         }
     }
 
-    fn more(&mut self, n: u8, what: u8) {
-        let Some(exchange) = self.running(n) else { return };
+    fn bring(&mut self, exchange: ExchangeId, what: u8) {
         let open = self.w.open[&exchange].clone();
         let request = open.message.as_ref().filter(|message| message.kind() == mcp_wire::Kind::Request);
         let session = open.spec.session.as_ref().map(|id| id.expose().to_owned()).unwrap_or_default();
@@ -322,7 +370,11 @@ impl Play {
             12 => says(&self.question("roots/list")),
             // Told again, here or on another stream.
             13 => match &self.last_question {
-                Some((session, text)) if *session == open.spec.session => says(text),
+                Some((session, text))
+                    if *session == open.spec.session && matches!(open.spec.verb, Verb::Get) =>
+                {
+                    says(text)
+                }
                 _ => return,
             },
             14 => says(&format!(

@@ -362,6 +362,22 @@ fn a_lost_session_takes_its_asks_along() {
 }
 
 #[test]
+fn a_session_that_is_not_replaced_takes_its_asks_along_too() {
+    let mut w = World::with(Policy { never_reinitialize: true, ..policy(NAME) });
+    let client = w.able(ABLE);
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(client);
+    w.fact(w.exchange("tools/call"), says(&form("1")));
+    w.upstream.restart();
+    w.advance(10_000);
+    w.read(client);
+    assert_eq!((w.hub.sizes()["asks"], w.sent("initialize")), (0, 1));
+    let id = last_of(&w, client);
+    w.answer(client, &id);
+    assert_eq!(w.replies(), [""; 0]);
+}
+
+#[test]
 fn a_purge_ends_asks_and_a_stop_waits_for_the_answer() {
     let Setting { mut w, clients, calls, posts } = setting(1);
     w.fact(posts[0], says(&form("1")));
@@ -591,6 +607,49 @@ fn a_server_that_replays_every_stream_does_not_show_one_clients_question_to_anot
     w.fact(get, says_at(&form("\"mine\""), "s1/2/2"));
     assert!(w.clients[clients[0]].asked.is_empty());
     assert_eq!(w.replies(), [""; 0]);
+}
+
+#[test]
+fn one_id_on_two_streams_is_one_question() {
+    let Setting { mut w, clients, posts, .. } = setting(2);
+    w.fact(posts[0], says(&form("1")));
+    w.fact(posts[1], says(&form("1")));
+    assert!(w.clients[clients[1]].asked.is_empty());
+    assert_eq!(w.replies(), [""; 0], "a refusal would be taken for the first one's");
+    let id = last_of(&w, clients[0]);
+    w.answer(clients[0], &id);
+    assert_eq!(w.rules.asks.answers, 1);
+}
+
+#[test]
+fn a_question_that_came_on_two_replays_is_nobodys() {
+    let Setting { mut w, clients, calls, posts } = setting(2);
+    for (at, post) in posts.iter().enumerate() {
+        w.fact(*post, evermux_core::input::Fact::Cursor(format!("s1/{}/1", at + 2)));
+    }
+    w.kill(9);
+    w.auto = true;
+    w.upstream.rule("GET", Answer::Hold);
+    w.upstream.rule("GET", Answer::Hold);
+    for (client, call) in clients.iter().zip(&calls) {
+        w.deliver(*client, *call);
+    }
+    w.advance(1);
+    for (exchange, open) in w.open.clone() {
+        if open.spec.last_event_id.is_some() {
+            w.fact(exchange, head());
+            w.fact(exchange, says(&form("1")));
+        }
+    }
+    let asked: usize = clients.iter().map(|client| w.clients[*client].asked.len()).sum();
+    assert_eq!(asked, 1, "the first one could not be told from its own");
+    assert_eq!(reply_to(&w, "1"), [r#"{"jsonrpc":"2.0","id":1,"result":{"action":"decline"}}"#]);
+    for client in clients {
+        for id in w.clients[client].asked.clone() {
+            w.answer(client, &id);
+        }
+    }
+    assert_eq!(w.rules.asks.answers, 0);
 }
 
 #[test]
