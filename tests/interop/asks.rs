@@ -6,6 +6,11 @@ use serde_json::{Value, json};
 use crate::fixture::{Call, Fixture};
 use crate::peers::{Sdk, World};
 use crate::sdk_client::{Ask, Mode, Route, SdkClient, Step};
+use crate::traffic::{check_traffic, sent};
+
+/// The TypeScript and the Rust client can show a form; the Python client says that it can open a URL as well. A session declares the one
+/// or the other.
+const SESSIONS: usize = 2;
 
 /// All clients of a test, each ready to answer.
 fn connect(world: &World, route: Route) -> Vec<SdkClient> {
@@ -84,6 +89,9 @@ pub(crate) fn asks_come_to_the_caller(fixture: Fixture, route: Route) {
     all_at_once(&mut clients, fixture, 3, "sampling/createMessage", sample, sampled, |who| {
         format!("for {who}")
     });
+    if route == Route::Evermux {
+        check_traffic(&world.recorder, SESSIONS);
+    }
     clients.into_iter().for_each(SdkClient::close);
 }
 
@@ -92,4 +100,59 @@ fn without_evermux_asks_come_to_the_caller() {
     for fixture in [Fixture::Everything, Fixture::Python, Fixture::Rust] {
         asks_come_to_the_caller(fixture, Route::Direct);
     }
+}
+
+#[test]
+fn server_everything_asks_the_caller() {
+    asks_come_to_the_caller(Fixture::Everything, Route::Evermux);
+}
+
+#[test]
+fn a_python_server_asks_the_caller() {
+    asks_come_to_the_caller(Fixture::Python, Route::Evermux);
+}
+
+#[test]
+fn a_rust_server_asks_the_caller() {
+    asks_come_to_the_caller(Fixture::Rust, Route::Evermux);
+}
+
+/// The daemon is killed while everybody has a question open. It is not asked again, and the answer still comes to the server.
+fn an_open_ask_outlives_the_daemon(fixture: Fixture) {
+    let Some(world) = World::start(fixture, &Sdk::ALL, Environment::Bare) else { return };
+    let mut clients = connect(&world, Route::Evermux);
+    let calls: Vec<_> = clients.iter().map(|client| fixture.ask(&who(client))).collect();
+    let steps: Vec<_> =
+        clients.iter_mut().zip(&calls).map(|(client, call)| start(client, call.clone())).collect();
+    let asks: Vec<_> =
+        clients.iter().map(|client| own_ask(client, fixture, 1, "elicitation/create")).collect();
+    world.harness.kill_daemon();
+    for (client, ask) in clients.iter_mut().zip(&asks) {
+        client.answer(ask, &fixture.accept(&who(client)));
+    }
+    for (client, step) in clients.iter_mut().zip(steps) {
+        let text = outcome(client, step);
+        assert!(text.contains(&who(client)), "{:?}: {text}", client.sdk);
+        assert_eq!(client.asks().len(), 1, "asked again: {:?}", client.asks());
+        client.echo("afterwards");
+    }
+    let once = if fixture.is_ours() { 1 } else { clients.len() };
+    assert!(calls.iter().all(|call| sent(&world.recorder, call) == once), "never run twice");
+    check_traffic(&world.recorder, SESSIONS);
+    clients.into_iter().for_each(SdkClient::close);
+}
+
+#[test]
+fn an_open_ask_of_server_everything_outlives_the_daemon() {
+    an_open_ask_outlives_the_daemon(Fixture::Everything);
+}
+
+#[test]
+fn an_open_ask_of_a_python_server_outlives_the_daemon() {
+    an_open_ask_outlives_the_daemon(Fixture::PythonEvents);
+}
+
+#[test]
+fn an_open_ask_of_a_rust_server_outlives_the_daemon() {
+    an_open_ask_outlives_the_daemon(Fixture::Rust);
 }
