@@ -6,8 +6,10 @@ use std::time::Duration;
 use crate::call::CallId;
 use crate::failure::{Failure, Kind as Failed};
 use crate::hub::Hub;
+use crate::input::Mono;
 use crate::names::Handshake;
 use crate::output::{Note, Output};
+use crate::renewal::Credentials;
 use crate::session::{Phase, Rest, SessionIx, Trial};
 use crate::status::Status;
 use crate::timers::Timer;
@@ -23,7 +25,72 @@ const A_MOMENT: Duration = Duration::from_secs(5);
 /// A trial that brings neither an answer nor a refusal says nothing, like a silent ping: the others go.
 const LONGEST_TRIAL: Duration = Duration::from_secs(10);
 
+/// How long the session that finds out for the others may take before the next one may try.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(10);
+
+/// A pause of all sessions with the same endpoint and credentials: what one of them found out holds for each.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Who found out last, or is about to.
+    tried_by: SessionIx,
+    until: Mono,
+    failure: Failure,
+    busy: bool,
+    /// Attempts in a row that failed, whoever made them.
+    failures: u32,
+}
+
+/// What a session may do about its upstream now.
+pub(crate) enum Passage {
+    Free,
+    /// It is the first after the pause: with care.
+    First {
+        busy: bool,
+    },
+    Closed(Failure),
+}
+
 impl Hub {
+    /// Whether the pause of another session concerns this one.
+    pub(crate) fn passage(&mut self, ix: SessionIx) -> Passage {
+        let now = self.now.mono;
+        let Some(gate) = self.credentials_of(ix).and_then(|credentials| credentials.gate.as_mut()) else {
+            return Passage::Free;
+        };
+        if gate.tried_by == ix {
+            return Passage::Free;
+        }
+        if now < gate.until {
+            return Passage::Closed(gate.failure.unsent());
+        }
+        (gate.tried_by, gate.until) = (ix, now + LONGEST_ATTEMPT);
+        Passage::First { busy: gate.busy }
+    }
+
+    /// The upstream answers.
+    pub(crate) fn note_life(&mut self, ix: SessionIx) {
+        let now = self.now.mono;
+        if let Some(credentials) = self.credentials_of(ix) {
+            (credentials.gate, credentials.troubles, credentials.alive_at) = (None, 0, Some(now));
+        }
+    }
+
+    /// Closes it for the others too; how many attempts have failed by now.
+    fn close_gate(&mut self, ix: SessionIx, failure: &Failure, busy: bool) -> u32 {
+        let now = self.now.mono;
+        let Some(credentials) = self.credentials_of(ix) else { return 0 };
+        credentials.troubles = 0;
+        let failures = credentials.gate.as_ref().map_or(0, |gate| gate.failures) + 1;
+        let failure = failure.clone();
+        credentials.gate = Some(Gate { tried_by: ix, until: now, failure, busy, failures });
+        failures
+    }
+
+    fn credentials_of(&mut self, ix: SessionIx) -> Option<&mut Credentials> {
+        let key = &self.sessions.get(&ix)?.key;
+        self.credentials.get_mut(&(key.upstream.clone(), key.fingerprint.of_config()))
+    }
+
     /// One attempt for all waiters, then a pause in which calls fail at once (D18).
     pub(crate) fn back_off(&mut self, ix: SessionIx, then: Rest, failure: &Failure, after: Option<Duration>) {
         self.hold_off(ix, then, failure, after, false);
@@ -49,14 +116,18 @@ impl Hub {
         if then == Rest::Ready && !session.is_ready() {
             return;
         }
+        // A 401 outside of a handshake may be one tool's.
+        let shared = failure.kind == Failed::UpstreamUnreachable
+            || (failure.kind == Failed::NeedsAuth && then == Rest::Fresh);
+        let others = if shared { self.close_gate(ix, failure, busy) } else { 0 };
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
         // A server that takes no more for now is asked by the next call itself, which it may count; after anything
         // else a ping finds out, so that no call pays for it.
         session.trial = if busy { Trial::Due } else { Trial::None };
-        session.troubles = 0;
         let then = if then == Rest::Ready && !busy { Rest::Dormant } else { then };
         let kept = session.denied && session.record.is_some();
         let then = if then == Rest::Fresh && kept { Rest::Dormant } else { then };
-        session.failures += 1;
+        session.failures = (session.failures + 1).max(others);
         if matches!(session.status, Status::Dormant) {
             session.status = Status::ResumeFailed;
             session.reason = Some("unreachable".to_owned());
@@ -69,6 +140,12 @@ impl Hub {
         let pause = after.map_or(pause, |after| after.clamp(SHORTEST_PAUSE, LONGEST_PAUSE).max(pause));
         let timer = self.timers.arm(self.now.mono, pause, Timer::Backoff(ix));
         self.timers.cancel(session.backoff.replace(timer));
+        let until = self.now.mono + pause;
+        if let Some(gate) = self.credentials_of(ix).and_then(|credentials| credentials.gate.as_mut())
+            && gate.tried_by == ix
+        {
+            gate.until = until;
+        }
         let retry_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         self.order(Output::Note(Note::Trouble { upstream, what: failure.message.clone(), retry_ms }));
         self.drop_step(ix);
@@ -99,13 +176,13 @@ impl Hub {
     /// the next ones will fare no better.
     pub(crate) fn note_trouble(&mut self, ix: SessionIx, handshake: Handshake, what: &str) {
         let now = self.now.mono;
-        let Some(session) = self.sessions.get_mut(&ix).filter(|s| s.handshake == handshake && s.is_ready())
-        else {
+        if !self.sessions.get(&ix).is_some_and(|s| s.handshake == handshake && s.is_ready()) {
             return;
-        };
-        session.troubles += 1;
-        let alive = session.last_ok.is_some_and(|at| now.saturating_sub(at) < A_MOMENT);
-        if session.troubles >= if alive { MOST_BESIDE_SUCCESS } else { MOST_TROUBLES } {
+        }
+        let Some(credentials) = self.credentials_of(ix) else { return };
+        credentials.troubles += 1;
+        let alive = credentials.alive_at.is_some_and(|at| now.saturating_sub(at) < A_MOMENT);
+        if credentials.troubles >= if alive { MOST_BESIDE_SUCCESS } else { MOST_TROUBLES } {
             let text = format!("the upstream failed several times in a row, last with: {what}");
             self.back_off(ix, Rest::Ready, &Failure::new(Failed::UpstreamUnreachable, text), None);
         }

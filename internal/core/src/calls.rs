@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mcp_wire::{Id, Message, Segments};
 
+use crate::budget::Passage;
 use crate::call::{CallId, Kept, Stage};
 use crate::failure::{Failure, Kind, Outcome, draining, lost_answer, needs_auth, purged, session_lost};
 use crate::hub::{Hub, Purpose, StreamUse};
@@ -50,15 +51,28 @@ impl Hub {
                 self.fail(call, &failure);
             }
             Phase::Lost => self.fail(call, &session_lost()),
-            _ if session.is_ready() && !greeting => {
-                if !self.waits_for_trial(ix, call) {
-                    self.send_shared(call);
-                }
-            }
+            _ if session.is_ready() && !greeting => self.send_if_let(ix, call),
             _ => {
                 session.waiting.push_back(call);
                 self.wake(ix);
             }
+        }
+    }
+
+    /// Sends a call unless another session with these credentials has found the upstream in trouble.
+    fn send_if_let(&mut self, ix: SessionIx, call: CallId) {
+        match self.passage(ix) {
+            Passage::Closed(failure) => return self.fail(call, &failure),
+            Passage::First { busy } => {
+                if let Some(session) = self.sessions.get_mut(&ix) {
+                    session.be_careful(busy);
+                }
+                return self.dispatch(call);
+            }
+            Passage::Free => {}
+        }
+        if !self.waits_for_trial(ix, call) {
+            self.send_shared(call);
         }
     }
 

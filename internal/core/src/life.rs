@@ -3,6 +3,7 @@
 use mcp_wire::{Id, Kind, Message, Segments, method, version};
 use serde_json::value::RawValue;
 
+use crate::budget::Passage;
 use crate::call::CallId;
 use crate::capabilities::without_tasks;
 use crate::class::Class;
@@ -28,6 +29,12 @@ struct Initialized<'a> {
 impl Hub {
     /// Something waits for this session: take the next step towards ready, if none is under way.
     pub(crate) fn wake(&mut self, ix: SessionIx) {
+        let resting = self.sessions.get(&ix).map(|session| session.phase.clone());
+        if matches!(resting, Some(Phase::Resting(Rest::Fresh | Rest::Dormant)))
+            && let Passage::Closed(failure) = self.passage(ix)
+        {
+            return self.fail_waiting(ix, &failure);
+        }
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         match session.phase {
             Phase::Resting(Rest::Fresh) => self.begin_initialize(ix),

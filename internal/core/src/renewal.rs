@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
+use crate::budget::Gate;
 use crate::failure::{Failure, Kind, needs_auth};
 use crate::hub::Hub;
-use crate::input::Renewal;
+use crate::input::{Mono, Renewal};
 use crate::names::UpstreamName;
 use crate::output::Output;
 use crate::record::Fingerprint;
@@ -25,6 +26,12 @@ pub(crate) struct Credentials {
     pub(crate) epoch: u64,
     /// They are being read again.
     renewing: bool,
+    /// Requests in a row without any sign of life, over all sessions.
+    pub(crate) troubles: u32,
+    /// When the upstream answered last.
+    pub(crate) alive_at: Option<Mono>,
+    /// Nothing is to be asked of the upstream for now.
+    pub(crate) gate: Option<Gate>,
 }
 
 impl Hub {
@@ -37,7 +44,9 @@ impl Hub {
 
     /// Values for this configuration are at hand.
     pub(crate) fn note_credentials(&mut self, name: &UpstreamName, fingerprint: Fingerprint) {
-        self.credentials.entry((name.clone(), fingerprint.of_config())).or_default().epoch += 1;
+        let credentials = self.credentials.entry((name.clone(), fingerprint.of_config())).or_default();
+        credentials.epoch += 1;
+        credentials.gate = None;
     }
 
     /// Whether a 401 in this session is a reason to read its header values again: not if what was read since its
@@ -67,7 +76,10 @@ impl Hub {
         let key = (upstream, fingerprint.of_config());
         let Some(credentials) = self.credentials.get_mut(&key) else { return };
         credentials.renewing = false;
-        credentials.epoch += u64::from(*what == Renewal::Changed);
+        if *what == Renewal::Changed {
+            credentials.epoch += 1;
+            credentials.gate = None;
+        }
         let waiting: Vec<(SessionIx, Rest)> = self
             .sessions
             .iter()

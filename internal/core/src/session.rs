@@ -140,8 +140,6 @@ pub(crate) struct Session {
     pub(crate) renewed: bool,
     /// Failed attempts in a row.
     pub(crate) failures: u32,
-    /// Requests in a row without any sign of life.
-    pub(crate) troubles: u32,
     pub(crate) trial: Trial,
     pub(crate) waiting: VecDeque<CallId>,
     pub(crate) in_flight: BTreeMap<WireId, CallId>,
@@ -197,7 +195,6 @@ impl Session {
             cure: false,
             renewed: false,
             failures: 0,
-            troubles: 0,
             trial: Trial::None,
             waiting: VecDeque::new(),
             in_flight: BTreeMap::new(),
@@ -234,6 +231,15 @@ impl Session {
         session.common = Common::stored(&record);
         session.record = Some(record);
         session
+    }
+
+    /// Nobody knows whether the upstream answers again: a call finds out, or a ping.
+    pub(crate) fn be_careful(&mut self, busy: bool) {
+        if busy {
+            self.trial = Trial::Due;
+        } else {
+            self.phase = Phase::Resting(Rest::Dormant);
+        }
     }
 
     /// The upstream answered in the present session.

@@ -111,13 +111,13 @@ impl Hub {
             purpose,
             Purpose::Call(_) | Purpose::Probe(_) | Purpose::Initialized | Purpose::Aside(_)
         );
+        self.note_life(ix);
         if current && carried && in_session {
             self.follow_switch(ix, minted);
         }
         if let Some(session) = self.sessions.get_mut(&ix).filter(|_| current) {
             session.last_ok = Some(now);
             session.renewed = false;
-            session.troubles = 0;
             if matches!(purpose, Purpose::Call(_)) {
                 session.worked = true;
                 session.doubted = false;

@@ -27,9 +27,17 @@ fn storm(w: &mut World, clients: &[usize], answer: &Answer) -> usize {
 }
 
 fn check(answer: &Answer, most: usize) {
-    let mut w = World::new();
+    check_with(policy(NAME), answer, most, 1);
+}
+
+/// `sessions`: that many there are, and none is lost.
+fn check_with(policy: Policy, answer: &Answer, most: usize, sessions: u32) {
+    let mut w = World::with(policy);
+    w.rules.many = sessions > 1;
     let clients: Vec<usize> = (0..LINKS).map(|_| w.joined()).collect();
-    w.call(clients[0]);
+    for client in &clients {
+        w.call(*client);
+    }
     w.advance(6_000);
     let attempts = storm(&mut w, &clients, answer);
     assert!(attempts <= most, "{answer:?}: {attempts} attempts in a minute");
@@ -40,7 +48,36 @@ fn check(answer: &Answer, most: usize) {
         w.advance(100);
         assert_eq!(w.outcome(client, call), "ok", "{answer:?}");
     }
-    assert_eq!(w.upstream.minted, 1, "{answer:?}: and no session was lost");
+    assert_eq!(w.upstream.minted, sessions, "{answer:?}: and no session was lost");
+}
+
+/// A session for each client: what one of them found out holds for all.
+#[test]
+fn a_crowd_with_sessions_of_their_own_costs_no_more() {
+    let own = || Policy { own_sessions: true, ..policy(NAME) };
+    check_with(own(), &Answer::NeverWritten, 30, 200);
+    check_with(own(), &Answer::CutBefore, 30, 200);
+    check_with(own(), &Answer::Status(401, ""), 40, 200);
+    check_with(own(), &Answer::Status(429, ""), 30, 200);
+    check_with(own(), &Answer::Status(503, ""), 30, 200);
+}
+
+#[test]
+fn clients_that_come_during_an_outage_are_told_at_once_and_cost_nothing() {
+    let mut w = World::with(Policy { own_sessions: true, ..policy(NAME) });
+    w.rules.many = true;
+    w.upstream.always = Some(Answer::NeverWritten);
+    for _ in 0..50 {
+        let client = w.client();
+        w.join(client);
+        assert_eq!(w.outcome(client, 1), "upstream_unreachable/not_sent");
+        w.advance(100);
+    }
+    assert!(w.sent("initialize") <= 5, "{} in five seconds", w.sent("initialize"));
+    w.upstream.always = None;
+    w.advance(9_000);
+    let client = w.joined();
+    assert_eq!(w.outcome(client, 1), "ok");
 }
 
 #[test]
