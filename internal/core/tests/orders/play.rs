@@ -259,19 +259,7 @@ impl Play {
                 self.w.auto = false;
             }
             Op::Hold(client) => self.hold(client),
-            Op::Ask(n, what) => {
-                let asks = |open: &Open| matches!(method_of(open), "GET" | "tools/call" | "resources/read");
-                let streams: Vec<ExchangeId> = self
-                    .w
-                    .open
-                    .iter()
-                    .filter(|(exchange, open)| asks(open) && !self.w.arrived.contains(exchange))
-                    .map(|(exchange, _)| *exchange)
-                    .collect();
-                if let Some(exchange) = streams.get(usize::from(n) % streams.len().max(1)) {
-                    self.bring(*exchange, what);
-                }
-            }
+            Op::Ask(n, what) => self.ask(n, what),
             Op::More(n, what) => {
                 if let Some(exchange) = self.running(n) {
                     self.bring(exchange, what);
@@ -298,20 +286,33 @@ impl Play {
                 self.w.put(Input::Drain);
                 self.drained = true;
             }
-            Op::Kill(writes, received, back) => {
-                for (at, exchange) in self.w.arrived.clone().into_iter().enumerate() {
-                    if received >> (at % 8) & 1 == 1 {
-                        let open = self.w.open[&exchange].clone();
-                        self.w.upstream.treat(&open, Answer::Model);
-                    }
-                }
-                self.w.kill(usize::from(writes));
-                (self.drained, self.killed) = (false, true);
-                if back {
-                    self.w.come_back();
-                }
-            }
+            Op::Kill(writes, received, back) => self.kill(writes, received, back),
             _ => {}
+        }
+    }
+
+    /// `received`: which of the requests under way the server still got, as bits.
+    fn kill(&mut self, writes: u8, received: u8, back: bool) {
+        for (at, exchange) in self.w.arrived.clone().into_iter().enumerate() {
+            if received >> (at % 8) & 1 == 1 {
+                let open = self.w.open[&exchange].clone();
+                self.w.upstream.treat(&open, Answer::Model);
+            }
+        }
+        self.w.kill(usize::from(writes));
+        (self.drained, self.killed) = (false, true);
+        if back {
+            self.w.come_back();
+        }
+    }
+
+    fn ask(&mut self, n: u8, what: u8) {
+        let asks = |open: &Open| matches!(method_of(open), "GET" | "tools/call" | "resources/read");
+        let open = self.w.open.iter();
+        let taken = open.filter(|(exchange, open)| asks(open) && !self.w.arrived.contains(exchange));
+        let streams: Vec<ExchangeId> = taken.map(|(exchange, _)| *exchange).collect();
+        if let Some(exchange) = streams.get(usize::from(n) % streams.len().max(1)) {
+            self.bring(*exchange, what);
         }
     }
 
