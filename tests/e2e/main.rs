@@ -10,10 +10,12 @@
 
 mod asks;
 mod cli;
+mod crowd;
 mod input;
 mod kill;
 mod loss;
 mod network;
+mod news;
 mod own;
 mod secrets;
 mod sharing;
