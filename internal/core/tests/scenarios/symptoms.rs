@@ -147,6 +147,9 @@ fn a_server_that_names_another_session_each_time_is_not_followed() {
         let call = switch(&mut w, client, &format!("made-up-{round}"));
         assert_eq!(w.outcome(client, call), "ok");
     }
+    // An answer that names none in between changes nothing about that.
+    w.call(client);
+    switch(&mut w, client, "made-up-again");
     assert_eq!(w.session().handshake.0, 2);
     assert_eq!(w.started.last().unwrap().1.spec.session.as_ref().unwrap().expose(), "made-up-0");
 }
