@@ -210,6 +210,8 @@ impl Hub {
             Verdict::Known => self.pass_position(exchange, cursor),
             Verdict::Refused(no) => {
                 self.pass_position(exchange, cursor);
+                // Told again it would be asked after all, and answered twice.
+                self.asks.close(key);
                 self.answer_for_nobody(ix, handshake, id, asked, no);
             }
         }

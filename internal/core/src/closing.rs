@@ -79,7 +79,7 @@ impl Hub {
             self.settle_silently(call);
         }
         self.close_asks_of_link(nonce);
-        self.loosen_journalled(nonce);
+        self.loosen_journalled(nonce, crate::names::Seq(u64::MAX));
         self.forget_answers(nonce, crate::names::Seq(u64::MAX));
         self.forget_journalled(nonce, crate::names::Seq(u64::MAX));
         self.start_grace(nonce);

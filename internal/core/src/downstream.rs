@@ -41,6 +41,7 @@ impl Hub {
             if state.acknowledge(ack) {
                 self.order(Output::Journal(JournalEntry::Acked { link, seq: ack }));
             }
+            self.loosen_journalled(link, ack);
             self.forget_journalled(link, ack);
             self.forget_answers(link, ack);
         }

@@ -7,7 +7,7 @@ use super::No;
 use crate::call::CallId;
 use crate::hub::Hub;
 use crate::input::Mono;
-use crate::names::{Handshake, LinkNonce, WireId};
+use crate::names::{Handshake, LinkNonce, Seq, WireId};
 use crate::session::SessionIx;
 
 /// A call whose answer was lost may still run this long.
@@ -49,12 +49,13 @@ impl Hub {
         self.asks.loose.add(ix, handshake, link, now);
     }
 
-    /// Nobody will come back for this link's calls of former processes; they may run all the same.
-    pub(crate) fn loosen_journalled(&mut self, link: LinkNonce) {
+    /// Nobody will come back for this link's calls of former processes below `ack`; they may run all the same.
+    pub(crate) fn loosen_journalled(&mut self, link: LinkNonce, ack: Seq) {
         let calls: Vec<_> = self
             .journal
-            .values()
-            .filter(|call| call.link == link && !call.settled)
+            .range((link, Seq(0))..(link, ack))
+            .map(|(_, call)| call)
+            .filter(|call| !call.settled)
             .map(|call| (call.trajectory, call.handshake))
             .collect();
         for (trajectory, handshake) in calls {

@@ -173,7 +173,7 @@ fn on_the_get_stream_the_only_callers_link_is_asked_where_it_listens() {
 
 #[test]
 fn on_the_get_stream_two_callers_mean_nobody() {
-    let Setting { mut w, clients, .. } = setting(2);
+    let Setting { mut w, clients, calls, .. } = setting(2);
     w.listen(clients[0]);
     let get = w.exchange("GET");
     w.fact(get, says(&form("1")));
@@ -183,6 +183,13 @@ fn on_the_get_stream_two_callers_mean_nobody() {
     assert!(reply_to(&w, "2")[0].contains(r#""code":-1,"#));
     assert!(reply_to(&w, "3")[0].contains("-32600"));
     assert!(clients.iter().all(|client| w.clients[*client].asked.is_empty()));
+    // Told again when one is alone: it was answered.
+    w.cancel(clients[1], calls[1]);
+    w.advance(31_000);
+    w.fact(get, says(&form("1")));
+    assert_eq!(w.replies().len(), 3);
+    w.fact(get, says(&form("4")));
+    assert_eq!(w.clients[clients[0]].asked.len(), 1);
 }
 
 #[test]
@@ -214,6 +221,25 @@ fn calls_of_former_processes_count_for_an_hour() {
     // Nobody's call is young enough.
     w.fact(get, says(&form("2")));
     assert!(reply_to(&w, "2")[0].contains("cancel"));
+}
+
+#[test]
+fn a_call_that_its_client_has_given_up_counts_after_two_kills() {
+    let Setting { mut w, clients, .. } = setting(2);
+    w.kill(9);
+    w.auto = true;
+    w.come_back();
+    w.kill(9);
+    w.auto = true;
+    // It says that it has its answer, which was "unknown".
+    w.read(clients[1]);
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(clients[0]);
+    w.listen(clients[0]);
+    w.advance(10);
+    w.fact(w.exchange("GET"), says(&form("1")));
+    assert!(w.clients[clients[0]].asked.is_empty());
+    assert!(reply_to(&w, "1")[0].contains("decline"));
 }
 
 #[test]
