@@ -8,6 +8,7 @@ use crate::budget::Passage;
 use crate::call::{CallId, Kept, Stage};
 use crate::failure::{Failure, Kind, Outcome, draining, lost_answer, needs_auth, purged, session_lost};
 use crate::hub::{Hub, Purpose, StreamUse};
+use crate::keeping::Held;
 use crate::link::{Fate, LARGEST_KEPT};
 use crate::names::{LinkNonce, WireId};
 use crate::output::{Note, Output, Verb};
@@ -167,6 +168,7 @@ impl Hub {
     /// The one end of every call: its answer goes out, its number is settled, its exchange is let go.
     pub(crate) fn settle(&mut self, call: CallId, id: Option<EventClaim>, data: Segments) {
         let Some(state) = self.let_go(call) else { return };
+        let wish = self.wish_of(&state);
         let fate = if data.len() <= LARGEST_KEPT || state.stream.is_none() {
             Fate::Answered(data.clone())
         } else {
@@ -177,8 +179,13 @@ impl Hub {
         }
         if let Some(stream) = state.stream {
             self.streams.remove(&stream);
-            self.order(Output::Event { stream, id, data });
-            self.order(Output::End(stream));
+            match wish {
+                Some(ticket) => self.hold(ticket, Held { stream, id, data }),
+                None => {
+                    self.order(Output::Event { stream, id, data });
+                    self.order(Output::End(stream));
+                }
+            }
         }
         self.set_fate(state.link, state.seq, fate);
     }

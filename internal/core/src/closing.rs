@@ -124,7 +124,7 @@ impl Hub {
     /// A call whose client is away is nobody's to wait for: its client finds it by its number, in the journal.
     pub(crate) fn note_drained(&mut self) {
         let awaited = self.calls.values().any(|call| call.stream.is_some()) || self.has_answers_to_post();
-        if self.draining && !self.drained && !awaited {
+        if self.draining && !self.drained && !awaited && self.held.is_empty() {
             self.drained = true;
             self.order(Output::Drained);
         }

@@ -109,6 +109,9 @@ pub struct Hub {
     /// Links that their clients ended, oldest first: their ids open, but are not served any more.
     pub(crate) ended: VecDeque<LinkNonce>,
     pub(crate) tickets: BTreeMap<Ticket, Pending>,
+    /// What a link asked for was written in this fact: the answer that says so waits for it.
+    pub(crate) wish: Option<Ticket>,
+    pub(crate) held: BTreeMap<Ticket, Vec<crate::keeping::Held>>,
     /// Done at the end of the fact that is being dealt with.
     pub(crate) later: Vec<Later>,
     /// Counts lasting news.
@@ -146,6 +149,8 @@ impl Hub {
             endings: BTreeMap::new(),
             ended: VecDeque::new(),
             tickets: BTreeMap::new(),
+            wish: None,
+            held: BTreeMap::new(),
             later: Vec::new(),
             news: 0,
             degraded: false,
@@ -193,6 +198,7 @@ impl Hub {
             Input::Tick => {}
         }
         self.do_later();
+        self.wish = None;
         self.note_drained();
         out.append(&mut self.out);
     }
@@ -219,6 +225,7 @@ impl Hub {
             ("streams", self.streams.len()),
             ("journal", self.journal.len() + self.unclaimed.len()),
             ("tickets", self.tickets.len()),
+            ("held", self.held.len()),
             ("timers", self.timers.len()),
         ]);
         sizes.extend(self.asks.sizes());

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use mcp_wire::{Message, Segments, method};
+
+use crate::call::Call;
 use crate::failure::{Failure, Kind};
 use crate::hub::{Hub, Pending};
 use crate::ids::BLOCK;
-use crate::input::Ticket;
+use crate::input::{StreamId, Ticket};
 use crate::output::Output;
 use crate::record::Sync;
+use crate::seal::EventClaim;
 use crate::session::{Phase, Rest, SessionIx};
 use crate::timers::Timer;
 
@@ -15,6 +19,14 @@ use crate::timers::Timer;
 const RESERVE_AGAIN: Duration = Duration::from_secs(1);
 /// Times in the record are refreshed at most this often.
 const TIMES: Duration = Duration::from_secs(60);
+
+/// An answer that says no more than what is on disk.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) stream: StreamId,
+    pub(crate) id: Option<EventClaim>,
+    pub(crate) data: Segments,
+}
 
 impl Hub {
     /// Writes the session's record as it stands.
@@ -36,6 +48,30 @@ impl Hub {
         Some(ticket)
     }
 
+    /// Writes what a link asked for. Its answer is held until that is done, or a kill right after the answer would
+    /// lose what the client was told it has.
+    pub(crate) fn write_wish(&mut self, ix: SessionIx) {
+        self.wish = self.write_record(ix, Sync::None, Pending::Update).or(self.wish);
+    }
+
+    /// The record that the answer to such a request waits for.
+    pub(crate) fn wish_of(&self, call: &Call) -> Option<Ticket> {
+        let wishes = [method::RESOURCES_SUBSCRIBE, method::RESOURCES_UNSUBSCRIBE, method::LOGGING_SET_LEVEL];
+        let name = || call.message.as_ref().and_then(Message::method);
+        self.wish.filter(|_| name().is_some_and(|name| wishes.contains(&name)))
+    }
+
+    pub(crate) fn hold(&mut self, ticket: Ticket, held: Held) {
+        self.held.entry(ticket).or_default().push(held);
+    }
+
+    fn let_held_go(&mut self, ticket: Ticket) {
+        for Held { stream, id, data } in self.held.remove(&ticket).unwrap_or_default() {
+            self.order(Output::Event { stream, id, data });
+            self.order(Output::End(stream));
+        }
+    }
+
     /// Reserves the next block of ids: on disk before the first of them is used (D9).
     pub(crate) fn reserve(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.reserving.is_none()) else {
@@ -54,6 +90,7 @@ impl Hub {
     pub(crate) fn on_persisted(&mut self, ticket: Ticket, ok: bool) {
         let Some(pending) = self.tickets.remove(&ticket) else { return };
         self.degraded = !ok;
+        self.let_held_go(ticket);
         match pending {
             Pending::Creation(ix, until) => self.on_recorded(ix, until, ok),
             Pending::Reservation(ix, until) => self.on_reserved(ix, until, ok),

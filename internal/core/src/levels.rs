@@ -6,9 +6,9 @@
 use crate::call::CallId;
 use crate::chores::Chore;
 use crate::flights::Later;
-use crate::hub::{Hub, Pending};
+use crate::hub::Hub;
 use crate::names::{Handshake, LinkNonce};
-use crate::record::{Record, Sync};
+use crate::record::Record;
 use crate::session::{Session, SessionIx};
 
 /// A severity of RFC 5424; the smaller, the more verbose.
@@ -83,7 +83,7 @@ impl Hub {
         let Some(record) = record else { return };
         let old = record.log_levels.insert(link, level.name().to_owned());
         if old.as_deref() != Some(level.name()) {
-            self.write_record(ix, Sync::None, Pending::Update);
+            self.write_wish(ix);
         }
     }
 

@@ -87,7 +87,7 @@ impl Hub {
         let links = record.subscriptions.entry(uri.to_owned()).or_default();
         if !links.contains(&link) {
             links.push(link);
-            self.write_record(ix, Sync::None, Pending::Update);
+            self.write_wish(ix);
         }
     }
 
@@ -99,7 +99,7 @@ impl Hub {
         if links.is_empty() {
             record.subscriptions.remove(uri);
         }
-        self.write_record(ix, Sync::None, Pending::Update);
+        self.write_wish(ix);
     }
 
     /// The server accepted it in an older session than the present one: that one is asked as well.

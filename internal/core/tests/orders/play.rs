@@ -428,7 +428,9 @@ impl Play {
             }
         }
         let sizes = self.w.hub.sizes();
-        for table in ["calls", "pending", "waiting", "in_flight", "tickets", "lanes", "flights", "turns"] {
+        for table in
+            ["calls", "pending", "waiting", "in_flight", "tickets", "lanes", "flights", "turns", "held"]
+        {
             assert_eq!(sizes[table], 0, "{table} is not empty: {sizes:?}");
         }
         if !self.killed && !self.drained && sizes["chores"] == 0 {

@@ -290,3 +290,23 @@ fn a_subscription_found_in_the_answers_of_a_former_process_counts() {
     assert_eq!(w.outcome(a, it), "ok");
     assert_eq!(w.disk.records()[0].subscriptions.len(), 1);
 }
+
+/// Whoever was told that it is subscribed is so in the record: a kill right after the answer must not lose it.
+#[test]
+fn no_answer_overtakes_the_record_that_makes_it_last() {
+    let (mut w, [a, b, _]) = crowd();
+    w.upstream.rule(SUBSCRIBE, Answer::Hold);
+    let first = w.subscribe(a, "x:1");
+    let post = w.exchange(SUBSCRIBE);
+    w.auto = false;
+    w.fact(post, head());
+    let result = result_of(&w.open[&post].clone());
+    w.fact(post, says(&result));
+    let second = w.subscribe(b, "x:1");
+    assert_eq!((w.outcome(a, first).as_str(), w.outcome(b, second).as_str()), ("none", "none"));
+    w.auto = true;
+    w.pump();
+    assert_eq!((w.outcome(a, first).as_str(), w.outcome(b, second).as_str()), ("ok", "ok"));
+    w.kill(0);
+    assert_eq!(w.disk.records()[0].subscriptions["x:1"].len(), 2);
+}
