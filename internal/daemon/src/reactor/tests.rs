@@ -135,12 +135,12 @@ async fn after_a_sleep_nothing_old_is_relied_on() {
         .await;
     until("the stream is open", || streams(&upstream.journal()) == 1).await;
     // Connections are used again, or the rest shows nothing.
-    for list in [
-        r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#,
-        r#"{"jsonrpc":"2.0","id":3,"method":"tools/list"}"#,
+    for call in [
+        r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"counter"}}"#,
+        r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"counter"}}"#,
     ] {
-        let events = running.call(&from, list).await;
-        assert!(rest(events).await.contains("counter"));
+        let events = running.call(&from, call).await;
+        assert!(rest(events).await.contains("count"));
     }
     let before: Vec<u64> = upstream.journal().iter().map(|entry| entry.connection).collect();
     assert_eq!(before.iter().rev().take(2).collect::<std::collections::BTreeSet<_>>().len(), 1, "{before:?}");
