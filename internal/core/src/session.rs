@@ -147,6 +147,8 @@ pub(crate) struct Session {
     pub(crate) common: Common,
     pub(crate) standalone: Standalone,
     pub(crate) standalone_failures: u32,
+    /// What the refusal of a stream that was there may mean was looked into.
+    pub(crate) stream_doubted: bool,
     pub(crate) standalone_since: Option<Mono>,
     pub(crate) cursor_written: Option<Mono>,
     pub(crate) keepalive: Option<TimerId>,
@@ -201,6 +203,7 @@ impl Session {
             common: Common::default(),
             standalone: Standalone::Closed,
             standalone_failures: 0,
+            stream_doubted: false,
             standalone_since: None,
             cursor_written: None,
             keepalive: None,

@@ -63,6 +63,7 @@ impl Hub {
             return;
         }
         session.standalone = Standalone::Open(exchange);
+        session.stream_doubted = false;
         session.standalone_since = Some(now);
         let gap = session.common.listened && !session.common.resumes;
         session.common.listened = true;
@@ -114,7 +115,7 @@ impl Hub {
             symptom::Stream::Later(after) => self.on_standalone_ended(ix, after),
             symptom::Stream::Doubtful(after) => {
                 // Once for each stream that was there; what pings find later, they find without it.
-                let first = session.standalone_failures <= 1;
+                let first = !std::mem::replace(&mut session.stream_doubted, true);
                 self.on_standalone_ended(ix, after);
                 if first {
                     self.doubt(ix);

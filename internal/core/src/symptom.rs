@@ -187,7 +187,14 @@ pub fn stream(was_there: bool, refusal: &Refusal) -> Stream {
         405 => Stream::NotOffered { lasting: true },
         // Also "session already exists", a 409 by another name (B27).
         400 | 401 | 403 | 404 if was_there => Stream::Doubtful(refusal.retry_after),
-        400 | 404 | 406 | 501 => Stream::NotOffered { lasting: false },
+        // 200 with JSON or a page is no stream (B26). Where one was it may be an outage's page, or the server's own way
+        // to say that it does not know the session (B05).
+        200..=299 if was_there && Said::of(refusal).session_shaped() => Stream::Doubtful(None),
+        200..=299 if was_there => Stream::Later(None),
+        503 if was_there && refusal.retry_after.is_none() && Said::of(refusal).names_another_instance() => {
+            Stream::Doubtful(None)
+        }
+        200..=299 | 400 | 404 | 406 | 501 => Stream::NotOffered { lasting: false },
         _ => Stream::Later(refusal.retry_after),
     }
 }

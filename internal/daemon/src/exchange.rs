@@ -142,6 +142,8 @@ impl Reader {
                 self.tell(vec![head]);
                 self.read_events(incoming).await;
             }
+            // A GET is for a stream (2025-11-25, "Listening for Messages from the Server"): anything else is a no.
+            (true, _) if self.shared => self.read_refusal(incoming).await,
             (true, Content::Json) => self.read_answer(incoming, head).await,
             (true, Content::Other(kind)) => {
                 let shown: String = kind.escape_default().take(80).collect();

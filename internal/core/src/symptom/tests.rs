@@ -218,3 +218,19 @@ fn a_refused_stream_never_costs_the_session() {
         assert_eq!(stream(true, &said(status, "")), was_there, "{status}");
     }
 }
+
+/// B26: a 200 that is no stream looks like one that opened and ended, and would be asked for without end.
+#[test]
+fn a_success_that_is_no_stream_is_a_no_or_a_doubt() {
+    let no = Stream::NotOffered { lasting: false };
+    for body in ["<!doctype html>", &error(-32601, "Method not found", "null")] {
+        assert_eq!(stream(false, &said(200, body)), no);
+        assert_eq!(stream(true, &said(200, body)), Stream::Later(None));
+    }
+    let instance = said(503, "session unknown on this instance");
+    assert_eq!(stream(true, &instance), Stream::Doubtful(None));
+    assert_eq!(stream(false, &instance), Stream::Later(None));
+    let lost = said(200, &error(-32600, "Session not found", "null"));
+    assert_eq!(stream(true, &lost), Stream::Doubtful(None));
+    assert_eq!(stream(false, &lost), no);
+}
