@@ -1,11 +1,13 @@
 //! What the upstream's refusals and troubles cost: a session that it forgot, one fresh handshake; anything else, none.
 
 mod gone;
+mod table;
 mod trouble;
 
 use std::time::Duration;
 
-use evermux_testkit::{Answer, Harness, Matching, Pending, Script, ShimClient, Upstream};
+use evermux_testkit::wait::poll_until;
+use evermux_testkit::{Answer, Entry, Harness, Matching, Pending, Script, ShimClient, Upstream};
 use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, with_settings, with_upstream};

@@ -201,12 +201,12 @@ fn garbage_for_a_greeting_is_told_to_the_client() {
 fn garbage_on_the_standalone_stream_costs_no_call() {
     let (harness, upstream) = with_upstream(Script::default());
     for fault in [
-        Fault::status(200, "text for a stream"),
         Fault::Status {
             status: 200,
             headers: vec![("content-type".into(), SSE.into())],
             body: "data: x\n\ndata".into(),
         },
+        Fault::status(200, "text for a stream"),
         Fault::status(500, "broken"),
     ] {
         upstream.fail_next_matching(Matching::verb("GET"), 1, fault);
