@@ -3,6 +3,7 @@
 mod gone;
 mod table;
 mod trouble;
+mod trust;
 
 use std::time::Duration;
 

@@ -63,6 +63,8 @@ pub(crate) struct Call {
     pub(crate) greeting: bool,
     /// Running it twice is harmless (D16).
     pub(crate) repeatable: bool,
+    /// A tool that may run twice, as its server says and the config believes.
+    pub(crate) harmless: bool,
     /// It is about something that the links of its session share.
     pub(crate) shared: Option<Box<Shared>>,
     /// `None` for a call that another process sent and this one only replays.
@@ -110,6 +112,7 @@ impl Call {
             seq: None,
             greeting: false,
             repeatable: false,
+            harmless: false,
             shared: None,
             message: None,
             stage: Stage::Waiting,

@@ -316,7 +316,10 @@ impl Hub {
         state.attempts += 1;
         if state.cancelled {
             self.settle_silently(call);
-        } else if state.repeatable && state.message.is_some() && state.attempts < MOST_ATTEMPTS {
+        } else if (state.repeatable || state.harmless)
+            && state.message.is_some()
+            && state.attempts < MOST_ATTEMPTS
+        {
             let pause = Duration::from_millis(250) * 2u32.saturating_pow(state.attempts);
             self.forget_wire(call);
             self.pause(call, retry_after.unwrap_or(pause).min(Duration::from_secs(30)));

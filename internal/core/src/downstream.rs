@@ -222,7 +222,8 @@ impl Hub {
             self.order(Output::Accept { stream, link: None });
         }
         let call = CallId(self.count());
-        let state = new_call(link, session, id.clone(), message, delivery.seq, stream);
+        let harmless = self.is_harmless(session, &message);
+        let state = Call { harmless, ..new_call(link, session, id.clone(), message, delivery.seq, stream) };
         let deadline = self.longest_life(&state, &name);
         self.calls.insert(call, state);
         self.streams.insert(stream, StreamUse::Call(call));

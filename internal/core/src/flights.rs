@@ -25,6 +25,7 @@ use crate::output::Output;
 use crate::record::Record;
 use crate::session::SessionIx;
 use crate::timers::{Timer, TimerId};
+use crate::trust::Harmless;
 
 /// A request that is under way for longer is followed by no other: one that the server lost must not take all that
 /// come after it along.
@@ -138,6 +139,7 @@ pub(crate) struct Common {
     pub(crate) flights: BTreeMap<Holder, Flight>,
     pub(crate) turns: BTreeMap<String, Holder>,
     pub(crate) lists: Lists,
+    pub(crate) harmless: Harmless,
     /// The level that the server was last told in this handshake.
     pub(crate) told: Option<Level>,
     pub(crate) chores: VecDeque<Due>,
@@ -167,6 +169,7 @@ impl Common {
         self.unfinished = false;
         self.listened = false;
         self.chores.clear();
+        self.harmless.forget();
         self.forget_lists();
     }
 

@@ -44,6 +44,8 @@ pub struct Policy {
     pub own_sessions: bool,
     /// How long such a session outlives the end of its client.
     pub grace: Duration,
+    /// `trust_annotations`: a tool that its server calls read-only or idempotent may be called again.
+    pub trust_annotations: bool,
     /// Ping after this much silence; `None`: never.
     pub keepalive: Option<Duration>,
     /// Longest life of a `tools/call`; `None`: no limit.

@@ -44,6 +44,7 @@ pub mod status;
 mod subscriptions;
 pub mod symptom;
 mod timers;
+mod trust;
 mod upstream;
 mod waking;
 

@@ -217,6 +217,9 @@ impl Hub {
     /// Keeps the answer if it may be kept; says where the list goes on.
     pub(crate) fn list_came(&mut self, ix: SessionIx, came: Came<'_>) -> Option<Box<str>> {
         let result = came.message.result()?;
+        if came.list.kind == Kind::Tools {
+            self.learn_harmless(ix, result);
+        }
         let next = serde_json::from_slice::<Listed<'_>>(result).ok().and_then(|listed| listed.next);
         let next: Option<Box<str>> = next.map(|raw| raw.get().into());
         let told = self.offers(ix).is_some_and(|offers| offers.tells(came.list.kind));
@@ -234,6 +237,9 @@ impl Hub {
     pub(crate) fn on_list_changed(&mut self, ix: SessionIx, kind: Kind) {
         let Some(common) = self.common(ix) else { return };
         common.lists.drop_where(|kept| kept.kind == kind);
+        if kind == Kind::Tools {
+            common.harmless.forget();
+        }
         let holders: Vec<Holder> = common.flights.keys().copied().collect();
         for holder in holders {
             let Holder::Call(call) = holder else { continue };

@@ -396,6 +396,7 @@ pub(crate) fn policies(config: &Config) -> Vec<Policy> {
         name: UpstreamName::from(name.as_str()),
         never_reinitialize: upstream.reinitialize == Reinitialize::Never,
         own_sessions: upstream.share == Share::Client,
+        trust_annotations: upstream.trust_annotations,
         grace: upstream.grace,
         keepalive: upstream.keepalive,
         call_timeout: upstream.call_timeout,

@@ -116,6 +116,7 @@ pub fn policy(name: &str) -> Policy {
         name: name.into(),
         never_reinitialize: false,
         own_sessions: false,
+        trust_annotations: false,
         grace: Duration::from_secs(600),
         keepalive: None,
         call_timeout: None,
