@@ -72,6 +72,8 @@ pub(crate) struct Call {
     pub(crate) stage: Stage,
     /// The id towards the upstream, from the moment it is journalled.
     pub(crate) wire: Option<WireId>,
+    /// That id was journalled for another client, whose place this one has taken: it is not sent under it again.
+    pub(crate) borrowed: bool,
     /// The handshake it was sent in.
     pub(crate) handshake: Handshake,
     pub(crate) exchange: Option<ExchangeId>,
@@ -117,6 +119,7 @@ impl Call {
             message: None,
             stage: Stage::Waiting,
             wire: None,
+            borrowed: false,
             handshake: Handshake(0),
             exchange: None,
             stream: Some(stream),

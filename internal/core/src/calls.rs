@@ -300,6 +300,9 @@ impl Hub {
             return;
         }
         if state.attempts < 2 {
+            if state.borrowed {
+                self.forget_wire(call);
+            }
             self.pause(call, Duration::from_millis(50));
             return;
         }
@@ -368,7 +371,7 @@ impl Hub {
     pub(crate) fn forget_wire(&mut self, call: CallId) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let Some(wire) = state.wire.take() else { return };
-        state.cursor = None;
+        (state.cursor, state.borrowed) = (None, false);
         if let Some(session) = self.sessions.get_mut(&state.session) {
             session.in_flight.remove(&wire);
             let trajectory = session.trajectory;

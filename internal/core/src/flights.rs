@@ -419,7 +419,10 @@ impl Hub {
         let lives =
             |call: &CallId| self.calls.get(call).is_some_and(|state| self.links.contains_key(&state.link));
         let Some(at) = flight.followers.iter().position(lives) else { return false };
-        let Some(heir) = self.calls.remove(&flight.followers.remove(at)) else { return false };
+        let heir_call = flight.followers.remove(at);
+        // What the server asked on its stream was asked of the client that leaves.
+        self.close_asks_of_call(call);
+        let Some(heir) = self.calls.remove(&heir_call) else { return false };
         // Whatever was journalled under the old client's number must not be sent under another's.
         if !self.calls.get(&call).is_some_and(crate::call::Call::was_sent) {
             self.forget_wire(call);
@@ -440,6 +443,8 @@ impl Hub {
             self.streams.insert(stream, StreamUse::Call(call));
         }
         if let Some(state) = self.links.get_mut(&heir.link) {
+        // Sent again it is the heir's own request, down to its token.
+        (state.token, state.message, state.borrowed) = (heir.token, heir.message, state.wire.is_some());
             state.pending.insert(heir.client_id, call);
         }
         self.set_fate(heir.link, heir.seq, Fate::Live(call));
@@ -464,6 +469,8 @@ impl Hub {
     /// Answers a call with `{}`: what it asks for is so already.
     pub(crate) fn settle_as_is(&mut self, call: CallId) {
         if let Ok(message) = Message::parse(mcp_wire::result(&mcp_wire::Id::number(0), b"{}")) {
+        // The heir is found under the other name from here on.
+        self.end_trial(heir.session, heir_call);
             self.answer_one(call, &message, None);
         }
     }

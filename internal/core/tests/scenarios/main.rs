@@ -18,6 +18,7 @@ mod own;
 mod pool;
 mod replays;
 mod rotation;
+mod seams;
 mod streams;
 mod subscriptions;
 mod symptoms;

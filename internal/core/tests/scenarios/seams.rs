@@ -1,0 +1,94 @@
+//! Where two things meet that each hold on their own: a question on a shared request, a trial that is handed over, a
+//! session that is left behind while something else is under way.
+
+use std::time::Duration;
+
+use evermux_core::input::{Input, Policy, Renewal};
+use evermux_core::names::Digest;
+
+use crate::common::{Answer, NAME, World, fingerprint, method_of, policy, upstream::*};
+
+const ABLE: &str = r#"{"elicitation":{}}"#;
+
+fn form(id: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{{"message":"ok?"}}}}"#)
+}
+
+fn updated(uri: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}"}}}}"#)
+}
+
+/// The config names another endpoint for the same identity.
+fn move_on(w: &mut World) {
+    let moved = evermux_core::record::Fingerprint { endpoint: Digest(99), ..fingerprint(1) };
+    w.identities = vec![(NAME.into(), moved, true)];
+    w.rules.lost(NAME);
+    w.configure();
+}
+
+// ---- a shared request that changes hands ----
+
+#[test]
+fn who_takes_over_a_list_is_not_asked_what_its_first_client_was() {
+    for way in 0..2 {
+        let mut w = World::new();
+        let (a, b) = (w.able(ABLE), w.able(ABLE));
+        w.upstream.rule("tools/list", Answer::Hold);
+        let first = w.list(a, "tools/list");
+        w.advance(1_000);
+        let second = w.list(b, "tools/list");
+        let post = w.exchange("tools/list");
+        w.fact(post, head());
+        w.fact(post, says_at(&form("\"q\""), "s1/2/1"));
+        assert_eq!((w.clients[a].asked.len(), w.clients[b].asked.len()), (1, 0));
+        match way {
+            0 => w.cancel(a, first),
+            _ => w.advance(59_000),
+        }
+        w.hang_up(b, second);
+        w.deliver(b, second);
+        assert!(w.clients[b].asked.is_empty(), "{way}");
+        let cancels = w.replies().into_iter().filter(|text| text.contains(r#""action":"cancel""#));
+        assert_eq!(cancels.count(), 1, "{way}: nobody answers it any more, and the server hears so");
+        let text = result_of(&w.open[&post].clone());
+        w.fact(post, says(&text));
+        assert_eq!(w.outcome(b, second), "ok");
+    }
+}
+
+#[test]
+fn who_takes_over_a_request_gets_its_progress_under_its_own_token() {
+    let mut w = World::new();
+    let (a, b) = (w.joined(), w.joined());
+    let params = |token: &str| format!(r#"{{"uri":"x:1","_meta":{{"progressToken":{token}}}}}"#);
+    w.upstream.rule("resources/subscribe", Answer::Hold);
+    let first = w.ask(a, "resources/subscribe", &params("\"a\""));
+    let second = w.ask(b, "resources/subscribe", &params("\"b\""));
+    let post = w.exchange("resources/subscribe");
+    w.cancel(a, first);
+    let token = w.wire(post);
+    let progress = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1}}}}"#
+    );
+    w.fact(post, head());
+    w.fact(post, says(&progress));
+    assert_eq!(w.clients[b].sent[&second].progress.len(), 1);
+}
+
+#[test]
+fn what_is_sent_again_for_who_took_it_over_is_its_own_request() {
+    let mut w = World::new();
+    let (a, b) = (w.joined(), w.joined());
+    let params = r#"{"uri":"x:1","_meta":{"progressToken":"a"}}"#;
+    w.upstream.rule("resources/subscribe", Answer::Hold);
+    let first = w.ask(a, "resources/subscribe", params);
+    let second = w.subscribe(b, "x:1");
+    let post = w.exchange("resources/subscribe");
+    w.cancel(a, first);
+    w.fact(post, never());
+    w.advance(1_000);
+    assert_eq!(w.outcome(b, second), "ok");
+    let last = w.started.iter().rev().find(|(_, open)| method_of(open) == "resources/subscribe");
+    let text = String::from_utf8_lossy(last.unwrap().1.message.as_ref().unwrap().bytes()).into_owned();
+    assert!(!text.contains("progressToken"), "{text}");
+}
