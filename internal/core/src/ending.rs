@@ -10,7 +10,7 @@ use crate::input::{End, ExchangeId};
 use crate::names::{Trajectory, UpstreamName};
 use crate::output::{Note, Output, Verb};
 use crate::record::Fingerprint;
-use crate::session::{Phase, SessionIx};
+use crate::session::{Phase, SessionIx, Trial};
 
 /// How a session is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +162,11 @@ impl Hub {
         let sent = Failure::new(Kind::OutcomeUnknown, "the session was purged while this call was in flight");
         let calls: Vec<_> =
             self.calls.iter().filter(|(_, c)| c.session == ix).map(|(id, c)| (*id, c.was_sent())).collect();
+        // The end of one call must not let another go that is then told it was never sent.
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.trial = Trial::None;
+            session.waiting.clear();
+        }
         for (call, was_sent) in calls {
             self.fail(call, if was_sent { &sent } else { &purged });
         }

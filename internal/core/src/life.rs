@@ -242,6 +242,7 @@ impl Hub {
         session.worked = true;
         session.last_ok = Some(now.mono);
         if proven {
+        session.forget_trial();
             session.prove();
         }
         if let Some(record) = session.record.as_mut() {

@@ -105,6 +105,7 @@ impl Hub {
                 self.back_off(ix, then, &Failure::new(Kind::Misconfigured, why.clone()), None);
             }
             (Renewal::Changed, Rest::Ready) => {
+                session.forget_trial();
                 self.release(ix);
                 self.open_standalone(ix);
             }

@@ -245,6 +245,13 @@ impl Session {
         }
     }
 
+    /// It was answered otherwise meanwhile, so nobody waits for the call that was to find out.
+    pub(crate) fn forget_trial(&mut self) {
+        if matches!(self.trial, Trial::Out(_)) {
+            self.trial = Trial::None;
+        }
+    }
+
     /// The upstream answered in the present session.
     pub(crate) fn prove(&mut self) {
         self.proven = true;

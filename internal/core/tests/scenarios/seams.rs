@@ -92,3 +92,60 @@ fn what_is_sent_again_for_who_took_it_over_is_its_own_request() {
     let text = String::from_utf8_lossy(last.unwrap().1.message.as_ref().unwrap().bytes()).into_owned();
     assert!(!text.contains("progressToken"), "{text}");
 }
+
+// ---- the call that finds out for all ----
+
+#[test]
+fn a_trial_that_became_another_clients_call_holds_nobody_up() {
+    let mut w = World::new();
+    let (a, b, c) = (w.joined(), w.joined(), w.joined());
+    w.upstream.rule("tools/list", Answer::Hold);
+    let list = w.list(a, "tools/list");
+    w.upstream.rule("tools/call", Answer::Status(429, ""));
+    w.call(c);
+    w.advance(2_000);
+    // It goes first after the pause, and follows the one that is under way.
+    w.list(b, "tools/list");
+    w.cancel(a, list);
+    let call = w.call(c);
+    w.advance(100);
+    assert_eq!(w.outcome(c, call), "ok");
+}
+
+#[test]
+fn a_trial_of_a_lost_session_holds_nobody_up_in_the_next_one() {
+    let mut w = World::new();
+    let (a, b) = (w.joined(), w.joined());
+    w.upstream.rule("tools/call", Answer::Facts(Vec::new()));
+    w.call(a);
+    let early = w.exchange("tools/call");
+    w.upstream.rule("tools/call", Answer::Status(429, ""));
+    w.call(b);
+    w.advance(8_000);
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(b);
+    w.upstream.restart();
+    w.fact(early, refused(404, ""));
+    assert_eq!(w.sent("initialize"), 2);
+    let call = w.call(a);
+    w.advance(30_000);
+    assert_eq!(w.outcome(a, call), "ok");
+}
+
+/// The end of one call must not send another that is then told to be unsent.
+#[test]
+fn a_purge_starts_nothing() {
+    let mut w = World::new();
+    let (a, b) = (w.joined(), w.joined());
+    w.upstream.rule("tools/call", Answer::Status(429, ""));
+    w.call(a);
+    w.advance(2_000);
+    w.upstream.rule("tools/call", Answer::Hold);
+    let trial = w.call(a);
+    let call = w.call(b);
+    let before = w.sent("tools/call");
+    w.put(Input::Purge(None));
+    assert_eq!(w.sent("tools/call"), before);
+    assert_eq!(w.outcome(a, trial), "outcome_unknown/unknown");
+    assert!(w.outcome(b, call).ends_with("/refused"), "{}", w.outcome(b, call));
+}
