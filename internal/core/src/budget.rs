@@ -25,6 +25,9 @@ const A_MOMENT: Duration = Duration::from_secs(5);
 /// A trial that brings neither an answer nor a refusal says nothing, like a silent ping: the others go.
 const LONGEST_TRIAL: Duration = Duration::from_secs(10);
 
+/// A stream that broke while no more requests were taken is opened again this long after.
+const BEHIND_A_CALL: Duration = Duration::from_secs(15);
+
 /// How long the session that finds out for the others may take before the next one may try.
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(10);
 
@@ -157,18 +160,56 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.backoff = None;
         match session.phase {
-            Phase::Backoff { then, .. } => {
+            Phase::Backoff { then, ref failure } => {
+                let reachable = failure.kind == Failed::UpstreamUnreachable;
                 session.phase = Phase::Resting(then);
                 session.renewed = false;
+                if reachable {
+                    self.go_on_for_listeners(ix);
+                }
             }
             Phase::Renewing { then } => self.on_renewal_late(ix, then),
             Phase::Hesitating => self.first_contact(ix),
+            Phase::Resting(Rest::Dormant | Rest::Fresh) => self.go_on_for_listeners(ix),
             Phase::Resting(Rest::Ready) => {
                 if let Trial::Out(call) = session.trial {
                     self.end_trial(ix, call);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Whoever only listens must not wait for somebody's call to hear again.
+    fn go_on_for_listeners(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        if self.draining || !self.is_listened_to(session) {
+            return;
+        }
+        if session.is_ready() {
+            // A server that takes few requests for now is asked by a call first.
+            self.reopen_standalone_after(ix, BEHIND_A_CALL);
+            return;
+        }
+        // A server that keeps none of its sessions makes no more of them for that.
+        let wanted = session.fruitless == 0
+            && session.record.as_ref().is_some_and(|record| record.learned.get_stream != Some(false));
+        if !wanted {
+            return;
+        }
+        let again = session.pause();
+        self.wake(ix);
+        // Another session of the same upstream finds out first.
+        if self
+            .sessions
+            .get(&ix)
+            .is_some_and(|s| matches!(s.phase, Phase::Resting(Rest::Dormant | Rest::Fresh)))
+        {
+            let again = self.mint.jitter(again);
+            let timer = self.timers.arm(self.now.mono, again, Timer::Backoff(ix));
+            if let Some(session) = self.sessions.get_mut(&ix) {
+                self.timers.cancel(session.backoff.replace(timer));
+            }
         }
     }
 

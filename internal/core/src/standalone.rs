@@ -9,7 +9,7 @@ use mcp_wire::{Id, method};
 
 use crate::class::Class;
 use crate::hub::{Hub, Pending, Purpose};
-use crate::input::{ExchangeId, Refusal, StreamId};
+use crate::input::{ExchangeId, Refusal};
 use crate::link::Link;
 use crate::output::Verb;
 use crate::record::Sync;
@@ -28,9 +28,7 @@ impl Hub {
     /// Opens the stream if the session is ready, someone listens and the server has one.
     pub(crate) fn open_standalone(&mut self, ix: SessionIx) {
         let wanted = self.sessions.get(&ix).is_some_and(|session| {
-            session.is_ready()
-                && session.standalone == Standalone::Closed
-                && !self.listeners(session).is_empty()
+            session.is_ready() && session.standalone == Standalone::Closed && self.is_listened_to(session)
         });
         if !wanted || self.draining {
             return;
@@ -156,6 +154,16 @@ impl Hub {
         }
     }
 
+    /// It is closed and wanted, but not at once.
+    pub(crate) fn reopen_standalone_after(&mut self, ix: SessionIx, pause: Duration) {
+        if self.sessions.get(&ix).is_some_and(|session| session.standalone == Standalone::Closed) {
+            let timer = self.timers.arm(self.now.mono, pause, Timer::Standalone(ix));
+            if let Some(session) = self.sessions.get_mut(&ix) {
+                session.standalone = Standalone::Pausing(timer);
+            }
+        }
+    }
+
     pub(crate) fn on_standalone_due(&mut self, ix: SessionIx) {
         if let Some(session) = self.sessions.get_mut(&ix) {
             session.standalone = Standalone::Closed;
@@ -174,11 +182,9 @@ impl Hub {
         }
     }
 
-    fn listeners(&self, session: &Session) -> Vec<StreamId> {
-        if !self.is_current(session) {
-            return Vec::new();
-        }
-        self.links.values().filter(|link| uses(link, session)).filter_map(|link| link.listening).collect()
+    pub(crate) fn is_listened_to(&self, session: &Session) -> bool {
+        self.is_current(session)
+            && self.links.values().any(|link| link.listening.is_some() && uses(link, session))
     }
 
     /// Not superseded by a session of a changed configuration.

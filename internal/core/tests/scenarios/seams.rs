@@ -149,3 +149,56 @@ fn a_purge_starts_nothing() {
     assert_eq!(w.outcome(a, trial), "outcome_unknown/unknown");
     assert!(w.outcome(b, call).ends_with("/refused"), "{}", w.outcome(b, call));
 }
+
+// ---- pauses and the GET stream ----
+
+#[test]
+fn a_stream_that_broke_in_a_pause_is_opened_after_it() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.joined();
+    w.listen(client);
+    w.upstream.rule("tools/call", Answer::StatusAfter(429, Duration::from_secs(10)));
+    w.call(client);
+    let get = w.exchange("GET");
+    w.fact(get, cut());
+    w.advance(12_000);
+    let call = w.call(client);
+    assert_eq!(w.outcome(client, call), "ok");
+    w.advance(20_000);
+    assert_eq!(w.open.values().filter(|open| method_of(open) == "GET").count(), 1);
+}
+
+/// Whoever only listens is not forgotten because the calls of others failed.
+#[test]
+fn a_listener_gets_its_stream_again_after_an_outage_without_a_call() {
+    for lost in [false, true] {
+        let mut w = World::with(Policy { keepalive: Some(Duration::from_secs(120)), ..policy(NAME) });
+        w.upstream.offers_stream = true;
+        let (client, other) = (w.joined(), w.joined());
+        w.listen(client);
+        w.subscribe(client, "x:1");
+        w.upstream.always = Some(Answer::NeverWritten);
+        let get = w.exchange("GET");
+        w.fact(get, cut());
+        if lost {
+            w.upstream.always = None;
+            w.upstream.restart();
+            w.upstream.rule("initialize", Answer::NeverWritten);
+            w.advance(130_000);
+        } else {
+            for _ in 0..4 {
+                w.call(other);
+                w.advance(300);
+            }
+        }
+        w.upstream.always = None;
+        w.advance(120_000);
+        assert_eq!(w.open.values().filter(|open| method_of(open) == "GET").count(), 1, "{lost}");
+        assert_eq!(w.server().subscribed.len(), 1, "{lost}");
+        let get = w.exchange("GET");
+        w.heard(client);
+        w.fact(get, says(&updated("x:1")));
+        assert_eq!(w.heard(client).len(), 1, "{lost}");
+    }
+}
