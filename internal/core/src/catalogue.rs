@@ -38,6 +38,7 @@ impl Hub {
                         default: None,
                         misconfigured: None,
                         superseded: std::collections::BTreeMap::new(),
+                        left: crate::wishes::Wishes::default(),
                     };
                     self.upstreams.insert(name, upstream);
                 }
@@ -111,8 +112,10 @@ impl Hub {
             mine.filter(|(_, session)| !self.is_current(session)).map(|(ix, _)| *ix).collect();
         for ix in old {
             self.close_standalone(ix);
+            self.leave_wishes(ix);
             self.end_if_over(ix);
         }
+        self.move_listeners(name);
         self.forget_credentials(name);
     }
 
@@ -236,7 +239,7 @@ impl Hub {
     }
 
     pub(crate) fn insert_session(&mut self, session: Session) -> SessionIx {
-        let ix = SessionIx(u32::try_from(self.count()).unwrap_or(u32::MAX));
+        let ix = SessionIx(self.count());
         self.pool.insert(session.key.clone(), ix);
         self.sessions.insert(ix, session);
         self.watch_owner(ix);
@@ -244,7 +247,7 @@ impl Hub {
         ix
     }
 
-    fn key_for(&self, link: &Link) -> Option<PoolKey> {
+    pub(crate) fn key_for(&self, link: &Link) -> Option<PoolKey> {
         let (name, class) = (&link.claim.upstream, link.claim.class);
         let known = *self.upstreams.get(name)?.identities.get(&link.identity)?;
         let fingerprint = Fingerprint { class: class.digest(), ..known };
@@ -257,8 +260,9 @@ impl Hub {
     pub(crate) fn session_for(&mut self, link: LinkNonce) -> Option<SessionIx> {
         let state = self.links.get(&link)?;
         let key = self.key_for(state)?;
-        if let Some(ix) = self.pool.get(&key) {
-            return Some(*ix);
+        if let Some(ix) = self.pool.get(&key).copied() {
+            self.adopt_wishes(link, ix);
+            return Some(ix);
         }
         let declared = match (&state.own, key.owner) {
             (Some(own), Some(_)) => own.clone(),
@@ -274,7 +278,9 @@ impl Hub {
         let (trajectory, continuation) = (self.mint.trajectory(), self.mint.continuation());
         let mut session = Session::fresh(key, declared, trajectory, continuation, self.now.wall_ms);
         session.reason = reason.map(str::to_owned);
-        Some(self.insert_session(session))
+        let ix = self.insert_session(session);
+        self.adopt_wishes(link, ix);
+        Some(ix)
     }
 
     /// A link that nothing can be done with until its client initializes again: what it said of itself is gone with

@@ -61,6 +61,10 @@ impl Hub {
             self.drop_strangers();
         }
         self.sweep_asks();
+        // Whatever was the last thing that ran in them.
+        for ix in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.end_if_over(ix);
+        }
         // What no client came back for within a day, none will.
         let (wall, oldest) = (self.now.wall_ms, u64::try_from(NUMBERED.as_millis()).unwrap_or(u64::MAX));
         let young = |call: &crate::record::JournalledCall| wall.saturating_sub(call.at_ms) <= oldest;

@@ -43,7 +43,10 @@ impl Hub {
                 || !matches!(session.phase, Phase::Resting(_) | Phase::Backoff { .. } | Phase::Lost)
         });
         // A call that pauses between two sendings is in no table of its session.
-        settling || self.has_open_asks(ix) || self.calls.values().any(|call| call.session == ix)
+        settling
+            || self.has_open_asks(ix)
+            || self.has_answers_for(ix)
+            || self.calls.values().any(|call| call.session == ix)
     }
 
     /// Ends a session that no new call can reach, once nothing runs in it. What cannot be told to its server stays.
@@ -159,14 +162,14 @@ impl Hub {
     /// `purge`: whatever runs in it cannot be accounted for any more.
     pub(crate) fn purge(&mut self, ix: SessionIx) {
         let purged = crate::failure::purged();
-        let sent = Failure::new(Kind::OutcomeUnknown, "the session was purged while this call was in flight");
-        let calls: Vec<_> =
-            self.calls.iter().filter(|(_, c)| c.session == ix).map(|(id, c)| (*id, c.was_sent())).collect();
         // The end of one call must not let another go that is then told it was never sent.
         if let Some(session) = self.sessions.get_mut(&ix) {
             session.trial = Trial::None;
             session.waiting.clear();
         }
+        let sent = Failure::new(Kind::OutcomeUnknown, "the session was purged while this call was in flight");
+        let calls: Vec<_> =
+            self.calls.iter().filter(|(_, c)| c.session == ix).map(|(id, c)| (*id, c.was_sent())).collect();
         for (call, was_sent) in calls {
             self.fail(call, if was_sent { &sent } else { &purged });
         }

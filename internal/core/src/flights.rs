@@ -144,6 +144,8 @@ pub(crate) struct Common {
     pub(crate) told: Option<Level>,
     pub(crate) chores: VecDeque<Due>,
     pub(crate) chore_pause: Option<TimerId>,
+    /// What its links wanted of the session that it takes the place of, until it has a record.
+    pub(crate) inherited: crate::wishes::Wishes,
     /// A former process's handshake whose chores were perhaps not done.
     pub(crate) unfinished: bool,
     pub(crate) missed: Missed,
@@ -349,8 +351,12 @@ impl Hub {
                     self.add_subscriber(ix, link, &uri);
                 }
                 self.check_subscription(ix, handshake, &uri);
+                self.leave_wishes_if_superseded(ix);
             }
-            (Want::Level(Some(level)), Some(_)) => self.level_taken(ix, handshake, link, level),
+            (Want::Level(Some(level)), Some(_)) => {
+                self.level_taken(ix, handshake, link, level);
+                self.leave_wishes_if_superseded(ix);
+            }
             (Want::Level(_), _) => self.reconcile_level(ix),
             (Want::List(_) | Want::Subscribe(_), None) | (Want::Unsubscribe(_), _) => {}
         }
@@ -437,14 +443,14 @@ impl Hub {
         let seq = std::mem::replace(&mut state.seq, heir.seq);
         let stream = std::mem::replace(&mut state.stream, heir.stream);
         let old_deadline = std::mem::replace(&mut state.deadline, deadline);
+        // Sent again it is the heir's own request, down to its token.
+        (state.token, state.message, state.borrowed) = (heir.token, heir.message, state.wire.is_some());
         state.kept.clear();
         self.timers.cancel(old_deadline);
         if let Some(stream) = heir.stream {
             self.streams.insert(stream, StreamUse::Call(call));
         }
         if let Some(state) = self.links.get_mut(&heir.link) {
-        // Sent again it is the heir's own request, down to its token.
-        (state.token, state.message, state.borrowed) = (heir.token, heir.message, state.wire.is_some());
             state.pending.insert(heir.client_id, call);
         }
         self.set_fate(heir.link, heir.seq, Fate::Live(call));
@@ -463,14 +469,14 @@ impl Hub {
         }
         self.set_fate(link, seq, last.map_or(Fate::Done, Fate::Answered));
         self.arm_sweep();
+        // The heir is found under the other name from here on.
+        self.end_trial(heir.session, heir_call);
         true
     }
 
     /// Answers a call with `{}`: what it asks for is so already.
     pub(crate) fn settle_as_is(&mut self, call: CallId) {
         if let Ok(message) = Message::parse(mcp_wire::result(&mcp_wire::Id::number(0), b"{}")) {
-        // The heir is found under the other name from here on.
-        self.end_trial(heir.session, heir_call);
             self.answer_one(call, &message, None);
         }
     }

@@ -16,6 +16,7 @@ use crate::renewal::Credentials;
 use crate::seal::Sealer;
 use crate::session::{PoolKey, Session, SessionIx};
 use crate::timers::{Timer, TimerId, Timers};
+use crate::wishes::Wishes;
 
 /// A configured upstream and the credentials at hand for it.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Upstream {
     pub(crate) misconfigured: Option<String>,
     /// Why a session of this class was ended whose successor was not made yet.
     pub(crate) superseded: BTreeMap<Digest, &'static str>,
+    /// What links wanted of such sessions, until they use the next one.
+    pub(crate) left: Wishes,
 }
 
 /// What a client's response is for.
@@ -226,6 +229,7 @@ impl Hub {
             ("journal", self.journal.len() + self.unclaimed.len()),
             ("tickets", self.tickets.len()),
             ("held", self.held.len()),
+            ("left", self.upstreams.values().filter(|upstream| !upstream.left.is_empty()).count()),
             ("timers", self.timers.len()),
         ]);
         sizes.extend(self.asks.sizes());

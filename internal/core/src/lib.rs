@@ -47,6 +47,7 @@ mod timers;
 mod trust;
 mod upstream;
 mod waking;
+mod wishes;
 
 pub use hub::Hub;
 pub use ids::BLOCK;

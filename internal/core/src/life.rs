@@ -190,6 +190,10 @@ impl Hub {
             ok_ms: now_ms,
             extra: old.map(|old| old.extra).unwrap_or_default(),
         });
+        let inherited = std::mem::take(&mut session.common.inherited);
+        if let Some(record) = session.record.as_mut() {
+            inherited.enter(record);
+        }
         session.phase = Phase::Recording;
         self.note_attach(ix);
         self.write_record(ix, Sync::Durable, Pending::Creation(ix, reserved));
@@ -216,9 +220,7 @@ impl Hub {
     pub(crate) fn on_acknowledged(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         // A process that takes over before the server was told all that it is to know again has to tell it.
-        let renewed = session.handshake.0 > 1;
-        let owed = |record: &Record| !record.subscriptions.is_empty() || !record.log_levels.is_empty();
-        if let Some(record) = session.record.as_mut().filter(|record| !renewed || !owed(record)) {
+        if let Some(record) = session.record.as_mut().filter(|record| !record.is_owed()) {
             record.handshake_state = HandshakeState::Acknowledged;
         }
         self.write_record(ix, Sync::None, Pending::Update);
@@ -234,8 +236,9 @@ impl Hub {
         }
         // Also one that a former process did not live to finish, and a first session that took the place of one
         // under an older config.
-        let unfinished = session.handshake.0 > 1 && std::mem::take(&mut session.common.unfinished);
-        let again = session.handshake.0 > 1 || session.reason.is_some();
+        let second = session.handshake.0 > 1 || session.record.as_ref().is_some_and(Record::is_owed);
+        let unfinished = second && std::mem::take(&mut session.common.unfinished);
+        let again = second || session.reason.is_some();
         let replaced = unfinished || (again && session.phase == Phase::Acknowledging);
         session.step = None;
         session.phase = Phase::Resting(Rest::Ready);

@@ -16,6 +16,8 @@ use crate::timers::Timer;
 
 /// Records that were not used for so long are dropped: no server known keeps a session for a month.
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
+/// However short the config's times are, a session is looked at no more often.
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Sessions of one upstream. Each may be a browser at the server, and a file and a GET stream here.
 pub(crate) const MOST_SESSIONS: usize = 256;
@@ -45,10 +47,14 @@ impl Hub {
 
     /// The client is gone, by its own word or because nobody hears of it. It may come back, but not for ever.
     pub(crate) fn start_grace(&mut self, owner: LinkNonce) {
-        let own = self.sessions.iter().find(|(_, session)| session.key.owner == Some(owner));
-        let Some((ix, upstream)) = own.map(|(ix, session)| (*ix, &session.key.upstream)) else { return };
-        let Some(grace) = self.upstreams.get(upstream).map(|upstream| upstream.policy.grace) else { return };
-        self.arm_grace(ix, grace);
+        // More than one where the config was changed under it.
+        let own = self.sessions.iter().filter(|(_, session)| session.key.owner == Some(owner));
+        let own: Vec<(SessionIx, Duration)> = own
+            .filter_map(|(ix, session)| Some((*ix, self.upstreams.get(&session.key.upstream)?.policy.grace)))
+            .collect();
+        for (ix, grace) in own {
+            self.arm_grace(ix, grace);
+        }
     }
 
     pub(crate) fn on_grace_over(&mut self, ix: SessionIx) {
@@ -59,14 +65,14 @@ impl Hub {
         let Some(policy) = self.upstreams.get(&upstream).map(|upstream| &upstream.policy) else { return };
         let (idle, grace) = (policy.idle, policy.grace);
         let due = match owner.and_then(|owner| self.links.get(&owner)) {
-            Some(link) if !link.is_quiet() => now + idle + grace,
+            Some(link) if !link.is_quiet() => now + (idle + grace).max(SHORTEST_LOOK),
             Some(link) => link.heard + idle + grace,
             None => now,
         };
         if due > now {
             self.arm_grace(ix, due - now);
         } else if self.draining || self.is_live(ix) || !self.has_credentials(ix) {
-            self.arm_grace(ix, grace.max(Duration::from_secs(1)));
+            self.arm_grace(ix, grace.max(SHORTEST_LOOK));
         } else {
             self.end_session(ix, "client_ended", Farewell::Delete);
         }

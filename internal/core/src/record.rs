@@ -41,6 +41,13 @@ pub enum HandshakeState {
     Acknowledged,
 }
 
+impl Record {
+    /// The server is to be told what links want of the session, if it does not know.
+    pub(crate) fn is_owed(&self) -> bool {
+        !self.subscriptions.is_empty() || !self.log_levels.is_empty()
+    }
+}
+
 /// Facts about the upstream that were observed rather than configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Learned {

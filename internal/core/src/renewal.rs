@@ -113,6 +113,7 @@ impl Hub {
             (Renewal::Unchanged, Rest::Fresh) => self.back_off(ix, then, &needs_auth(), None),
             (Renewal::Unchanged, _) => self.on_still_denied(ix, then, "401"),
         }
+        self.end_if_over(ix);
     }
 
     /// The shell gave no answer; a late one still counts for the next try.

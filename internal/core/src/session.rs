@@ -16,7 +16,7 @@ use crate::timers::TimerId;
 
 /// Names one session inside this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct SessionIx(pub u32);
+pub(crate) struct SessionIx(pub u64);
 
 /// Links with the same key share one session (D4).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

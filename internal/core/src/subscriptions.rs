@@ -128,9 +128,11 @@ impl Hub {
 
     /// The link is gone, and with it what it wanted of its sessions.
     pub(crate) fn drop_wishes(&mut self, gone: &dyn Fn(LinkNonce) -> bool) {
+        self.upstreams.values_mut().for_each(|upstream| upstream.left.forget(gone));
         let all: Vec<SessionIx> = self.sessions.keys().copied().collect();
         for ix in all {
             let Some(session) = self.sessions.get_mut(&ix) else { continue };
+            session.common.inherited.forget(gone);
             let Some(record) = session.record.as_mut() else { continue };
             let (levels, level) = (record.log_levels.len(), Level::wanted(record));
             let mut changed = false;
@@ -162,7 +164,8 @@ impl Hub {
 
     /// Links named in a former process's record that did not come back in a day will not.
     pub(crate) fn drop_strangers(&mut self) {
-        if !self.sessions.values().any(|session| session.common.strangers) {
+        let left = self.upstreams.values().any(|upstream| !upstream.left.is_empty());
+        if !left && !self.sessions.values().any(|session| session.common.strangers) {
             return;
         }
         let known: std::collections::BTreeSet<LinkNonce> = self.links.keys().copied().collect();

@@ -92,6 +92,7 @@ impl Hub {
                 let timer = lane.timer.take();
                 self.timers.cancel(timer);
                 self.asks.lanes.remove(&(ix, link));
+                self.end_if_over(ix);
                 return;
             };
             let session = self.sessions.get(&ix).filter(|session| session.may_hold(first.handshake));
@@ -229,6 +230,11 @@ impl Hub {
     /// Something was taken from a client and is not posted yet.
     pub(crate) fn has_answers_to_post(&self) -> bool {
         !self.asks.lanes.is_empty()
+    }
+
+    /// Something that a client said waits for this session, or is on its way in it.
+    pub(crate) fn has_answers_for(&self, ix: SessionIx) -> bool {
+        self.asks.lanes.keys().any(|(other, _)| *other == ix)
     }
 
     pub(super) fn drop_lanes_of_session(&mut self, ix: SessionIx) {

@@ -202,3 +202,134 @@ fn a_listener_gets_its_stream_again_after_an_outage_without_a_call() {
         assert_eq!(w.heard(client).len(), 1, "{lost}");
     }
 }
+
+// ---- another config ----
+
+#[test]
+fn the_next_session_of_the_same_links_has_what_they_subscribed_and_their_levels() {
+    for busy in [false, true] {
+        let mut w = World::with(Policy { identity_from_config: true, ..policy(NAME) });
+        w.upstream.offers_stream = true;
+        let (a, b) = (w.joined(), w.joined());
+        w.listen(a);
+        w.subscribe(a, "x:1");
+        w.set_level(a, "error");
+        if busy {
+            w.upstream.rule("tools/call", Answer::Hold);
+            w.call(b);
+        }
+        move_on(&mut w);
+        let call = w.call(b);
+        assert_eq!(w.outcome(b, call), "ok");
+        assert_eq!(w.upstream.minted, 2);
+        assert!(w.server().subscribed.contains("x:1"), "{busy}");
+        assert_eq!(w.server().level.as_deref(), Some("error"), "{busy}");
+        w.heard(a);
+        let get = w.exchange("GET");
+        w.fact(get, says(&updated("x:1")));
+        assert_eq!(w.heard(a).len(), 1, "{busy}");
+        w.unsubscribe(a, "x:1");
+        assert!(w.server().subscribed.is_empty(), "{busy}");
+    }
+}
+
+#[test]
+fn a_listener_hears_of_its_next_session_before_it_calls() {
+    let mut w = World::with(Policy { identity_from_config: true, ..policy(NAME) });
+    w.upstream.offers_stream = true;
+    let a = w.joined();
+    w.listen(a);
+    w.subscribe(a, "x:1");
+    move_on(&mut w);
+    assert_eq!((w.upstream.minted, w.sent("initialize")), (2, 2));
+    w.heard(a);
+    let get = w.exchange("GET");
+    w.fact(get, says(&updated("x:1")));
+    assert_eq!(w.heard(a).len(), 1);
+}
+
+#[test]
+fn a_superseded_session_is_ended_also_if_its_values_were_just_read() {
+    let mut w = World::with(Policy {
+        identity_from_config: true,
+        refreshable: true,
+        keepalive: Some(Duration::from_secs(60)),
+        ..policy(NAME)
+    });
+    w.renewal = None;
+    let a = w.joined();
+    w.upstream.rule("ping", Answer::Status(401, ""));
+    w.advance(61_000);
+    assert!(w.is_refreshing());
+    move_on(&mut w);
+    w.refreshed(Renewal::Changed);
+    w.call(a);
+    w.advance(3_600_000);
+    assert_eq!(w.upstream.deleted, 1);
+}
+
+/// A question that came when no call ran, in a session of the client's own.
+#[test]
+fn a_superseded_session_is_ended_after_the_last_answer_was_taken() {
+    let mut w = World::with(Policy { own_sessions: true, identity_from_config: true, ..policy(NAME) });
+    w.rules.many = true;
+    w.upstream.offers_stream = true;
+    let a = w.able(ABLE);
+    w.listen(a);
+    w.call(a);
+    let get = w.exchange("GET");
+    w.fact(get, says(&form("\"q\"")));
+    let id = w.clients[a].asked[0].clone();
+    move_on(&mut w);
+    assert_eq!(w.upstream.deleted, 0, "a person is asked");
+    w.auto = false;
+    w.answer(a, &id);
+    let post = w.exchange("response");
+    assert_eq!(w.replies().len(), 1);
+    w.advance(10);
+    assert!(w.open.contains_key(&post), "the answer is on its way");
+    w.auto = true;
+    w.serve(post, Answer::Model);
+    w.pump();
+    assert_eq!(w.upstream.deleted, 1);
+}
+
+#[test]
+fn each_session_of_one_client_is_ended_a_grace_after_it() {
+    let mut w = World::with(Policy { own_sessions: true, identity_from_config: true, ..policy(NAME) });
+    w.rules.many = true;
+    w.upstream.offers_stream = true;
+    let a = w.able(ABLE);
+    w.listen(a);
+    w.call(a);
+    let get = w.exchange("GET");
+    w.fact(get, says(&form("\"q\"")));
+    move_on(&mut w);
+    w.call(a);
+    assert_eq!(w.upstream.minted, 2);
+    w.end_link(a);
+    w.advance(600_001);
+    assert_eq!(w.upstream.deleted, 2);
+}
+
+#[test]
+fn without_idle_and_grace_a_client_that_listens_keeps_its_session() {
+    let mut w = World::with(Policy {
+        own_sessions: true,
+        idle: Duration::ZERO,
+        grace: Duration::ZERO,
+        keepalive: Some(Duration::ZERO),
+        ..policy(NAME)
+    });
+    w.rules.many = true;
+    w.upstream.offers_stream = true;
+    w.policies[0].keepalive = None;
+    w.configure();
+    let a = w.able(ABLE);
+    let stream = w.listen(a);
+    w.advance(5_000);
+    assert_eq!((w.upstream.deleted, w.upstream.minted), (0, 1));
+    w.close(stream);
+    w.advance(100_000_000);
+    assert_eq!(w.upstream.deleted, 1);
+}
