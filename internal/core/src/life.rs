@@ -242,10 +242,10 @@ impl Hub {
         let replaced = unfinished || (again && session.phase == Phase::Acknowledging);
         session.step = None;
         session.phase = Phase::Resting(Rest::Ready);
+        session.forget_trial();
         session.worked = true;
         session.last_ok = Some(now.mono);
         if proven {
-        session.forget_trial();
             session.prove();
         }
         if let Some(record) = session.record.as_mut() {
@@ -269,9 +269,8 @@ impl Hub {
     /// Lets everything that waited go on.
     pub(crate) fn release(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
-        if !session.common.chores.is_empty() {
-            self.later.push(Later::Chores(ix));
-        }
+        // Also with none left: the last one may have ended while the session was not ready.
+        self.later.push(Later::Chores(ix));
         let waiting = std::mem::take(&mut session.waiting);
         // What was answered before they came is not overtaken by them.
         self.pump_lanes(ix);

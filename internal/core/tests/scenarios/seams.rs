@@ -333,3 +333,30 @@ fn without_idle_and_grace_a_client_that_listens_keeps_its_session() {
     w.advance(100_000_000);
     assert_eq!(w.upstream.deleted, 1);
 }
+
+// ---- chores ----
+
+/// The last chore is done while the session is looked for: the record says so all the same.
+#[test]
+fn a_handshake_is_finished_in_the_record_whenever_its_last_chore_ends() {
+    let mut w = World::new();
+    let a = w.joined();
+    w.subscribe(a, "x:1");
+    w.upstream.restart();
+    w.upstream.rule("resources/subscribe", Answer::Hold);
+    w.upstream.rule("tools/call", Answer::Status(400, LOST));
+    w.call(a);
+    assert_eq!(w.sent("initialize"), 2);
+    let chore = w.exchange("resources/subscribe");
+    w.auto = false;
+    w.call(a);
+    let post = w.exchange("tools/call");
+    w.serve(post, Answer::Status(404, ""));
+    let text = result_of(&w.open[&chore].clone());
+    w.fact(chore, head());
+    w.fact(chore, says(&text));
+    w.auto = true;
+    w.pump();
+    let state = w.disk.records()[0].handshake_state;
+    assert_eq!(state, evermux_core::record::HandshakeState::Acknowledged);
+}
