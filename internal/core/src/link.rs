@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use mcp_wire::{Id, Segments};
 
 use crate::call::CallId;
@@ -118,11 +119,13 @@ impl Link {
         due
     }
 
-    /// Keeps news for its next GET stream. The same news twice is one.
+    /// Keeps news for its next GET stream. The same news twice is one. A copy: what comes on a call's stream carries
+    /// its reader's permit, and nobody may come for it.
     pub(crate) fn miss(&mut self, data: &Segments) {
         let known = self.missed.iter().any(|other| other.iter().flatten().eq(data.iter().flatten()));
         if !known && self.missed.len() < MOST_MISSED {
-            self.missed.push(data.clone());
+            self.missed
+                .push(Segments::from(Bytes::from(data.iter().flatten().copied().collect::<Vec<u8>>())));
         }
     }
 
