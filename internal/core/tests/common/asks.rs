@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evermux_core::input::{End, Fact};
 use evermux_core::names::{Handshake, LinkNonce, Trajectory, WireId};
 use evermux_core::output::Verb;
-use evermux_core::record::JournalEntry;
+use evermux_core::record::{JournalEntry, Record};
 use evermux_core::seal::LinkClaim;
 use mcp_wire::{Kind, Message};
 
@@ -31,7 +31,6 @@ type Question = (String, String);
 pub struct AskRules {
     owners: BTreeMap<(Trajectory, WireId), LinkNonce>,
     running: BTreeMap<(Trajectory, WireId), Running>,
-    last_sent: BTreeMap<u64, (Trajectory, Handshake)>,
     trajectories: BTreeMap<String, (Trajectory, Handshake)>,
     /// Whose a question of the GET stream was when it came.
     on_get: BTreeMap<(Trajectory, String), Option<LinkNonce>>,
@@ -75,7 +74,6 @@ impl AskRules {
                     (*trajectory, *wire),
                     Running { link: *link, handshake: *handshake, at_ms: now_ms, former: false },
                 );
-                self.last_sent.insert(wire.0, (*trajectory, *handshake));
             }
             JournalEntry::Settled { trajectory, wire } => drop(self.running.remove(&(*trajectory, *wire))),
             JournalEntry::Acked { link, .. } | JournalEntry::LinkEnded { link } => {
@@ -85,11 +83,12 @@ impl AskRules {
         }
     }
 
+    pub fn recorded(&mut self, record: &Record) {
+        let session = record.session_id.as_ref().map(|id| id.expose().to_owned()).unwrap_or_default();
+        self.trajectories.insert(session, (record.trajectory, record.handshake));
+    }
+
     pub fn starting(&mut self, open: &Open) {
-        let wire = wire_of(open);
-        if let (Verb::Post(_), Some(trajectory)) = (&open.spec.verb, self.last_sent.get(&wire.0)) {
-            self.trajectories.insert(session_of(open), *trajectory);
-        }
         let Some(message) = open.message.as_ref().filter(|_| method_of(open) == "response") else { return };
         let text = String::from_utf8_lossy(message.bytes()).into_owned();
         let Some((_, rest)) = text.split_once(r#""by":"c"#) else { return };

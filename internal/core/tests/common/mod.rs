@@ -280,7 +280,10 @@ impl World {
                 self.rules.asks.journalled(&entry, self.now_ms);
                 self.disk.journal.add(entry);
             }
-            Output::WriteRecord { ticket, record, sync } => self.disk.write(ticket, *record, sync),
+            Output::WriteRecord { ticket, record, sync } => {
+                self.rules.asks.recorded(&record);
+                self.disk.write(ticket, *record, sync);
+            }
             Output::DeleteRecord { trajectory, upstream } => {
                 self.rules.lost(&upstream.to_string());
                 self.disk.delete(trajectory);

@@ -11,26 +11,26 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest, prop_state_machine};
 
-use play::{Op, Play};
+use play::{Op, Play, Share};
 
 /// Nothing to compare with: the rules are the reference.
 struct Anything;
 
 impl ReferenceStateMachine for Anything {
-    /// Begins with a session that works, and clients with calls in it.
-    type State = bool;
+    /// Begins with a session that works, and clients with calls in it; how clients share.
+    type State = (bool, Share);
     type Transition = Op;
 
-    fn init_state() -> BoxedStrategy<bool> {
-        any::<bool>().boxed()
+    fn init_state() -> BoxedStrategy<(bool, Share)> {
+        (any::<bool>(), play::any_share()).boxed()
     }
 
-    fn transitions(_: &bool) -> BoxedStrategy<Op> {
+    fn transitions(_: &(bool, Share)) -> BoxedStrategy<Op> {
         play::any_op().boxed()
     }
 
-    fn apply(warm: bool, _: &Op) -> bool {
-        warm
+    fn apply(state: (bool, Share), _: &Op) -> (bool, Share) {
+        state
     }
 }
 
@@ -38,16 +38,16 @@ impl StateMachineTest for Play {
     type SystemUnderTest = Play;
     type Reference = Anything;
 
-    fn init_test(warm: &bool) -> Play {
-        Play::new(*warm)
+    fn init_test((warm, share): &(bool, Share)) -> Play {
+        Play::new(*warm, *share)
     }
 
-    fn apply(mut play: Play, _: &bool, op: Op) -> Play {
+    fn apply(mut play: Play, _: &(bool, Share), op: Op) -> Play {
         play.apply(&op);
         play
     }
 
-    fn teardown(mut play: Play, _: bool) {
+    fn teardown(mut play: Play, _: (bool, Share)) {
         play.finish();
     }
 }

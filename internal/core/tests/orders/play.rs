@@ -2,11 +2,23 @@
 //! shrinks well.
 
 use evermux_core::input::{ExchangeId, Fact, Input, Renewal};
-use evermux_core::names::SessionId;
+use evermux_core::names::{Digest, SessionId};
 use evermux_core::output::Verb;
 use proptest::prelude::*;
 
 use crate::common::{Answer, NAME, Open, World, fingerprint, method_of, policy, upstream::*};
+
+/// How clients share sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    One,
+    Classes,
+    Own,
+}
+
+pub(crate) fn any_share() -> impl Strategy<Value = Share> {
+    prop_oneof![4 => Just(Share::One), 1 => Just(Share::Classes), 1 => Just(Share::Own)]
+}
 
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
@@ -42,6 +54,8 @@ pub(crate) enum Op {
     Woke,
     Restart,
     Reload,
+    /// Another endpoint, or the first one again.
+    Move,
     Purge,
     Drain,
     /// Header values are read again, with this result.
@@ -78,6 +92,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Woke),
         4 => Just(Op::Restart),
         1 => Just(Op::Reload),
+        2 => Just(Op::Move),
         1 => Just(Op::Purge),
         4 => (0u8..3).prop_map(Op::Renew),
         1 => Just(Op::Drain),
@@ -87,6 +102,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
 
 pub(crate) struct Play {
     w: World,
+    share: Share,
     drained: bool,
     questions: u64,
     last_question: Option<(Option<SessionId>, String)>,
@@ -99,17 +115,20 @@ const UNREAD: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"messa
 const MOST_CLIENTS: usize = 4;
 
 impl Play {
-    pub(crate) fn new(warm: bool) -> Self {
+    pub(crate) fn new(warm: bool, share: Share) -> Self {
         let mut w = World::with(evermux_core::input::Policy {
             keepalive: Some(std::time::Duration::from_secs(120)),
             refreshable: true,
+            own_sessions: share == Share::Own,
             ..policy(NAME)
         });
+        w.rules.many = share != Share::One;
         w.identities.push((NAME.into(), fingerprint(2), false));
         w.configure();
         w.upstream.offers_stream = true;
         w.auto = false;
-        let mut play = Self { w, drained: false, questions: 0, last_question: None, killed: false, marks: 0 };
+        let mut play =
+            Self { w, share, drained: false, questions: 0, last_question: None, killed: false, marks: 0 };
         play.join();
         if warm {
             play.join();
@@ -123,8 +142,10 @@ impl Play {
         if self.w.clients.len() < MOST_CLIENTS {
             let identity = if self.w.clients.len() % 3 == 2 { 2 } else { 1 };
             let client = self.w.client_of(Some(identity));
+            let classes = self.share == Share::Classes && self.w.clients.len() % 2 == 1;
+            let less = r#"{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}}}"#;
             let able = r#"{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"sampling":{}}}"#;
-            self.w.ask(client, "initialize", able);
+            self.w.ask(client, "initialize", if classes { less } else { able });
         }
     }
 
@@ -276,6 +297,7 @@ impl Play {
             Op::Woke => self.w.put(Input::Woke),
             Op::Restart => self.w.upstream.restart(),
             Op::Reload => self.w.configure(),
+            Op::Move => self.move_on(),
             Op::Purge => self.w.put(Input::Purge(None)),
             Op::Renew(what) if self.w.is_refreshing() => {
                 let why = || Renewal::Missing("no such file".into());
@@ -307,13 +329,26 @@ impl Play {
     }
 
     fn ask(&mut self, n: u8, what: u8) {
-        let asks = |open: &Open| matches!(method_of(open), "GET" | "tools/call" | "resources/read");
+        let asks = |open: &Open| {
+            let name = method_of(open);
+            matches!(name, "GET" | "tools/call" | "resources/read" | "resources/subscribe")
+                || name.ends_with("/list")
+        };
         let open = self.w.open.iter();
         let taken = open.filter(|(exchange, open)| asks(open) && !self.w.arrived.contains(exchange));
         let streams: Vec<ExchangeId> = taken.map(|(exchange, _)| *exchange).collect();
         if let Some(exchange) = streams.get(usize::from(n) % streams.len().max(1)) {
             self.bring(*exchange, what);
         }
+    }
+
+    /// The sessions there are belong to another config then.
+    fn move_on(&mut self) {
+        for (_, fingerprint, _) in &mut self.w.identities {
+            fingerprint.endpoint = Digest(100 - fingerprint.endpoint.0);
+        }
+        self.w.rules.lost(NAME);
+        self.w.configure();
     }
 
     fn hold(&mut self, client: u8) {
