@@ -65,6 +65,12 @@ fn results(upstream: &Upstream, count: usize) -> Vec<String> {
     results
 }
 
+/// Every session has its GET stream: a question or a piece of news on it is not lost.
+#[track_caller]
+fn wait_listening(upstream: &Upstream, sessions: usize) {
+    upstream.wait_sessions(PATIENCE, |all| all.len() == sessions && all.iter().all(|one| one.get_open));
+}
+
 fn wait_back(harness: &Harness, killed: u32) {
     harness.wait_status(PATIENCE, |status| {
         let pid: u32 = status.pointer("/daemon/pid")?.as_u64()?.try_into().ok()?;
@@ -139,10 +145,7 @@ fn a_refusal_is_the_clients_own_and_a_foreign_answer_is_nobodys() {
 fn on_the_get_stream_only_one_who_is_alone_is_asked() {
     let (harness, upstream) = with_upstream(Script::default());
     let mut clients = joined(&harness, 3);
-    // The stream stands.
-    upstream.wait_sessions(PATIENCE, |sessions| sessions.len() == 1);
-    clients[2].call("counter", "{}");
-    upstream.wait_for(PATIENCE, |journal| journal.iter().any(|entry| entry.verb == "GET"));
+    wait_listening(&upstream, 1);
     let call = ask(&mut clients[0], "ask_on_get", "elicitation/create", "c0");
     let question = asked(&clients[0], "c0");
     clients[0].respond(&question, &approved("c0"));
@@ -195,6 +198,7 @@ fn what_nobody_declared_is_not_asked() {
 fn a_client_of_its_own_session_is_asked_for_its_roots() {
     let (harness, upstream) = with_settings(Script::default(), "share = \"client\"");
     let mut clients: Vec<_> = (0..2).map(|_| join(&harness, r#"{"roots":{}}"#)).collect();
+    wait_listening(&upstream, 2);
     for (at, client) in clients.iter_mut().enumerate() {
         let roots = format!(r#"{{"roots":[{{"uri":"file:///c{at}"}}]}}"#);
         for tool in ["ask", "ask_on_get"] {
@@ -256,7 +260,8 @@ fn a_question_that_came_while_no_daemon_ran_is_asked_by_the_next_one() {
     upstream.wait_at_gate("g", 1, PATIENCE);
     harness.kill_daemon();
     upstream.open_gate("g");
-    upstream.wait_for(PATIENCE, |_| upstream.open_asks() == 1);
+    let open = poll_until(PATIENCE, || (upstream.open_asks() == 1).then_some(()));
+    assert!(open.is_some(), "{}", upstream.summary());
     let second = asked(&clients[0], "c0-2");
     clients[0].respond(&second, &approved("c0-2"));
     let answer = clients[0].wait(&call, PATIENCE);
@@ -312,6 +317,7 @@ fn a_cancelled_call_and_a_withdrawn_ask_close_the_question() {
 fn the_completion_of_an_elicitation_is_news_for_one() {
     let (harness, upstream) = with_upstream(Script::default());
     let mut clients = joined(&harness, 2);
+    wait_listening(&upstream, 1);
     let call = clients[0].start_call("ask", r#"{"method":"elicitation/create","mode":"url"}"#);
     let question = clients[0].wait_ask(PATIENCE, |ask| ask.params().contains("elicitationId"));
     clients[0].respond(&question, r#"{"action":"accept"}"#);

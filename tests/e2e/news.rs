@@ -1,5 +1,6 @@
 //! What servers say unasked reaches whom it is for, once; what clients asked for together is asked for once.
 
+use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Answer, GetSupport, Harness, Script, ShimClient, Upstream};
 use serde_json::{Value, json};
 
@@ -24,17 +25,22 @@ fn accepted(client: &mut ShimClient, method: &str, params: &Value) {
     assert!(answer.error().is_none(), "{}", answer.raw);
 }
 
-/// Everybody's GET stream is there: what is said now reaches all who should hear it.
+/// The session's GET stream is there: what the server says now reaches evermux.
 fn wait_listening(upstream: &Upstream) {
     upstream.wait_sessions(PATIENCE, |sessions| sessions.len() == 1 && sessions[0].get_open);
 }
 
-/// A notification that everybody gets, so that what came before it on the same stream has come too.
+/// A notification that everybody gets, so that what came before it on the same stream has come too. It is said until
+/// all have heard it: it is not kept for a client whose own stream is not open yet.
+#[track_caller]
 fn mark(upstream: &Upstream, clients: &[&ShimClient], name: &str) {
-    upstream.notify(&json!({"jsonrpc": "2.0", "method": format!("notifications/mark-{name}")}).to_string());
-    for client in clients {
-        client.wait_notification(PATIENCE, |news| news.method() == format!("notifications/mark-{name}"));
-    }
+    let method = format!("notifications/mark-{name}");
+    let message = json!({"jsonrpc": "2.0", "method": method}).to_string();
+    let all = poll_until(PATIENCE, || {
+        upstream.notify(&message);
+        clients.iter().all(|client| heard(client, &method) > 0).then_some(())
+    });
+    assert!(all.is_some(), "not everybody heard {method}");
 }
 
 fn heard(client: &ShimClient, method: &str) -> usize {
@@ -138,6 +144,7 @@ fn each_client_gets_the_log_level_it_asked_for() {
     accepted(&mut quiet, "logging/setLevel", &json!({"level": "error"}));
     accepted(&mut chatty, "logging/setLevel", &json!({"level": "debug"}));
     upstream.wait_sessions(PATIENCE, |sessions| sessions[0].log_level.as_deref() == Some("debug"));
+    mark(&upstream, &[&quiet, &chatty], "listening");
     upstream.log("info", "small talk");
     upstream.log("alert", "fire");
     mark(&upstream, &[&quiet, &chatty], "a");

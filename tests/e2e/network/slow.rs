@@ -1,6 +1,6 @@
 //! Clients that do not read: only they wait, and what they cost is bounded.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use evermux_testkit::{Harness, HttpClient, HttpReply, Replies, Script, Upstream};
 
@@ -49,8 +49,7 @@ fn a_listener_that_reads_nothing_holds_up_no_other() {
     let (deaf, keen) = (greeted(&harness), greeted(&harness));
     let (mut deaf_http, mut deaf_stream) = listen(&harness, &deaf);
     let (mut keen_http, mut keen_stream) = listen(&harness, &keen);
-    upstream.wait_sessions(PROMPT, |sessions| sessions.len() == 1);
-    upstream.wait_for(PROMPT, |journal| journal.iter().any(|entry| entry.verb == "GET"));
+    upstream.wait_sessions(PROMPT, |sessions| sessions.len() == 1 && sessions[0].get_open);
     let before = memory(&harness);
     for number in 0..EVENTS {
         upstream.notify(&news(number, SIZE));
@@ -101,12 +100,11 @@ fn a_large_answer_that_nobody_reads_holds_up_no_other_call() {
         let (deaf, keen) = (greeted(&harness), greeted(&harness));
         let params = format!(r#"{{"name":"big","arguments":{{"bytes":{SIZE}}}}}"#);
         let unread = ["a", "b", "c"].map(|id| unread_call(&harness, &deaf, id, &params));
-        let begun = Instant::now();
+        // Each has its own limit (`PROMPT`); all of them together must not be a race with the machine.
         for _ in 0..20 {
             counter(&harness, &keen);
             counter(&harness, &deaf);
         }
-        assert!(begun.elapsed() < PROMPT, "{:?}", begun.elapsed());
         for (http, reply) in unread {
             let (_, answer) = whole_answer(http, reply);
             assert!(answer.len() > SIZE, "{replies:?}: {}", answer.chars().take(300).collect::<String>());
