@@ -272,6 +272,40 @@ fn a_question_that_came_while_no_daemon_ran_is_asked_by_the_next_one() {
 }
 
 #[test]
+fn a_kill_leaves_a_question_on_the_get_stream_with_the_one_it_was_shown_to() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let mut clients = joined(&harness, 3);
+    wait_listening(&upstream, 1);
+    let call = ask(&mut clients[0], "ask_on_get", "elicitation/create", "c0");
+    let question = asked(&clients[0], "c0");
+    let killed = harness.kill_daemon();
+    wait_back(&harness, killed);
+    clients[1].respond(&question, &approved("c1"));
+    assert!(clients[1].call("counter", "{}").error().is_none());
+    clients[0].respond(&question, &approved("c0"));
+    assert!(clients[0].wait(&call, PATIENCE).raw.contains(r#""by":"c0""#));
+    assert_eq!(results(&upstream, 1), [approved("c0")]);
+
+    // Two calls run at the kill. What the next process hears on that stream may be either's, so it is nobody's.
+    let calls = [0, 1].map(|at: usize| clients[at].start_call("gate", r#"{"name":"g"}"#));
+    upstream.wait_at_gate("g", 2, PATIENCE);
+    let killed = harness.kill_daemon();
+    wait_back(&harness, killed);
+    assert!(clients[2].call("counter", "{}").error().is_none());
+    wait_listening(&upstream, 1);
+    upstream.ask(None, "elicitation/create", r#"{"message":"whose?"}"#);
+    let answers = upstream.wait_ask_answers(2, PATIENCE);
+    assert_eq!(answers[1].result().as_deref(), Some(r#"{"action":"decline"}"#));
+    upstream.open_gate("g");
+    for (client, call) in clients.iter().zip(&calls) {
+        assert!(client.wait(call, PATIENCE).error().is_none());
+    }
+    check_asked(&clients, &[1, 0, 0]);
+    assert_eq!((upstream.initializes(), upstream.ask_answers().len()), (1, 2), "{}", upstream.summary());
+    upstream.assert_no_violations();
+}
+
+#[test]
 fn a_client_that_goes_approves_nothing_and_harms_nobody() {
     let (harness, upstream) = with_upstream(Script::default());
     let mut clients = joined(&harness, 3);

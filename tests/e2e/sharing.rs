@@ -9,7 +9,7 @@ use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Answer, Harness, Pending, Replies, Script, ShimClient, Upstream};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, with_upstream};
+use crate::support::{PATIENCE, with_settings, with_upstream};
 
 /// Calls one client has in flight at a time; more would only measure pipes.
 const WINDOW: usize = 16;
@@ -69,6 +69,16 @@ fn ten_clients_that_begin_at_once_make_one_session() {
     });
     check_one_session(&upstream);
     assert_eq!(upstream.count(|entry| entry.calls("counter")), 10);
+}
+
+#[test]
+fn with_annotate_every_result_names_its_session() {
+    let (harness, _upstream) = with_settings(Script::default(), "annotate = true");
+    let mut client = clients(&harness, 1).remove(0);
+    let session = |answer: &Answer| answer.result_value()["_meta"]["evermux/session"].clone();
+    let first = session(&client.call("counter", "{}"));
+    assert!(first["trajectory"].is_string() && first["handshake"] == 1, "{first}");
+    assert_eq!(session(&client.call("counter", "{}")), first);
 }
 
 /// Calls `echo` `count` times with ids that every other client uses too, and looks at each answer.
