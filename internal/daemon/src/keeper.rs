@@ -41,6 +41,19 @@ enum AtHand {
     NotBefore(Instant),
 }
 
+/// What a config may say and nothing here acts on yet: silence would be taken for success.
+pub(crate) fn say_what_is_not_served(config: &Config) {
+    if config.http.is_some() {
+        tracing::warn!("[http] is not served yet: nothing listens on TCP");
+    }
+    for (name, _) in config.upstreams.iter().filter(|(_, upstream)| upstream.trust_annotations) {
+        tracing::warn!(
+            upstream = name.as_str(),
+            "trust_annotations is not served yet: only reads are repeated"
+        );
+    }
+}
+
 impl Keeper {
     pub(crate) fn new(file: PathBuf, config: Config, key: Key, inbox: Inbox) -> Self {
         Self {
@@ -161,6 +174,7 @@ impl Keeper {
             self.resolve_again(name.as_str(), upstream).await;
         }
         tracing::info!("config reloaded");
+        say_what_is_not_served(&config);
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::accept::{Door, accept};
 use crate::downstream::Face;
 use crate::error::{RunError, chain};
 use crate::inbox::{Ask, Inbox, Told};
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, say_what_is_not_served};
 use crate::log;
 use crate::reactor::{Parts, Phase, Reactor, policies};
 use crate::socket::Socket;
@@ -73,6 +73,7 @@ fn start(options: &RunOptions) -> Result<(), RunError> {
     for warning in state.warnings() {
         tracing::warn!(warning, "state directory");
     }
+    say_what_is_not_served(&config);
     // One thread: a call passes five tasks, and waking another thread for each costs more than the work itself.
     // Measured: see planning/benchmarks.md.
     let runtime = tokio::runtime::Builder::new_current_thread()
