@@ -56,8 +56,8 @@ impl Failure {
 
     /// All of it in one line, for places that have only one (a JSON-RPC error's `message`).
     pub(crate) fn one_line(&self) -> String {
-        let mut line = self.what.replace('\n', "; ");
-        if let Some(place) = &self.place {
+        let mut line = self.what.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+        if let Some(place) = self.place.as_ref().filter(|place| !line.contains(place.as_str())) {
             line.push_str(&format!(" ({place})"));
         }
         if let Some(next) = &self.next {
@@ -128,5 +128,7 @@ mod tests {
         ");
         assert_eq!(failure.one_line(), "no upstream `x` (/c.toml): add it");
         assert_eq!(failure.exit, 2);
+        let listed = Failure::config("2 problems in /c.toml\n  line 1: a\n  line 2: b").at("/c.toml");
+        assert_eq!(listed.one_line(), "2 problems in /c.toml; line 1: a; line 2: b");
     }
 }

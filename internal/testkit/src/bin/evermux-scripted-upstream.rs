@@ -29,6 +29,10 @@ fn main() -> ExitCode {
     while let Some(option) = arguments.next() {
         let value = if Script::is_switch(&option) { None } else { arguments.next() };
         let value = value.unwrap_or_default();
+        if option == "--help" {
+            say(&help());
+            return ExitCode::SUCCESS;
+        }
         if option == "--listen" {
             let Ok(address) = value.parse() else { return refuse(&option, &value) };
             listen = address;
@@ -59,7 +63,8 @@ fn say(text: &str) {
 }
 
 fn refuse(option: &str, value: &str) -> ExitCode {
-    writeln!(std::io::stderr(), "cannot use `{option} {value}`\n{}", help()).ok();
+    let wrong = format!("{option} {value}");
+    writeln!(std::io::stderr(), "cannot use `{}`\n{}", wrong.trim_end(), help()).ok();
     ExitCode::from(2)
 }
 
