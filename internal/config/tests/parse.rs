@@ -407,3 +407,21 @@ fn no_problem_shows_a_secret() {
         problems("[upstream.a]\nurl = \"ftp://hunter2.example/hunter2\"\n[upstream.b]\nurl = \"hunter2\"\n");
     assert!(!found.contains("hunter2"), "{found}");
 }
+
+/// What people copy first.
+#[test]
+fn the_examples_of_the_readme_are_valid() {
+    let readme = include_str!("../../../README.md");
+    let blocks = readme.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let ours: Vec<_> = blocks.filter(|block| block.contains("[upstream.")).collect();
+    assert_eq!(ours.len(), 1, "{ours:?}");
+    for block in ours {
+        // Also the alternatives that stand in comments.
+        let alternatives = block.lines().filter_map(|line| line.strip_prefix("# or"));
+        for alternative in alternatives {
+            let source = alternative.split("}").next().unwrap_or_default();
+            valid(&with_line(&format!("headers.X {source}}}")));
+        }
+        assert_eq!(valid(block).upstreams.len(), 1);
+    }
+}
