@@ -112,10 +112,12 @@ Exit codes: 0 it stopped, or is draining; 3 none ran.")]
     #[command(after_long_help = "\
 Examples:
   evermux add docs https://mcp.example.com/mcp
-  evermux add github https://api.githubcopilot.com/mcp/ --header 'Authorization=Bearer …'
+  evermux add hub https://hub.example.com/mcp --header 'Authorization=Bearer ${HUB_TOKEN}'
 
-A token is better kept out of the file. In the config:
-  headers.Authorization = { env = \"GITHUB_TOKEN\", prefix = \"Bearer \" }
+In single quotes ${VAR} stays a name: the config holds no token, and the value comes from the
+environment of the client that runs `evermux connect`. For a file or a command, in the config:
+  headers.Authorization = { file = \"token\" }
+  headers.Authorization = { command = [\"prog\", \"arg\"] }
 
 Exit codes: 0; 1 the daemon refused to reload; 2 the name, the URL or the config is wrong.")]
     Add {
