@@ -348,6 +348,27 @@ fn a_cancelled_call_and_a_withdrawn_ask_close_the_question() {
 }
 
 #[test]
+fn an_ask_taken_back_on_the_get_stream_is_closed_for_its_client() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let mut clients = joined(&harness, 2);
+    wait_listening(&upstream, 1);
+    let gate = clients[0].start_call("gate", r#"{"name":"g"}"#);
+    upstream.wait_at_gate("g", 1, PATIENCE);
+    let id = upstream.ask(None, "elicitation/create", r#"{"message":"c0","n":1.0}"#);
+    let question = asked(&clients[0], "c0");
+    upstream.withdraw_ask(&upstream.minted_sessions()[0], &id);
+    let told = clients[0].wait_notification(PATIENCE, |n| n.method() == "notifications/cancelled");
+    assert!(told.params().contains(question.id()), "{} {}", told.raw, question.raw);
+    clients[0].respond(&question, &approved("c0"));
+    clients[0].call("counter", "{}");
+    assert!(upstream.ask_answers().is_empty());
+    upstream.open_gate("g");
+    assert_eq!(clients[0].wait(&gate, PATIENCE).error(), None);
+    check_asked(&clients, &[1, 0]);
+    upstream.assert_no_violations();
+}
+
+#[test]
 fn the_completion_of_an_elicitation_is_news_for_one() {
     let (harness, upstream) = with_upstream(Script::default());
     let mut clients = joined(&harness, 2);

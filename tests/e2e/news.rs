@@ -227,6 +227,28 @@ fn cursors_end_with_their_session() {
     assert_eq!(again["tools"], first["tools"]);
 }
 
+/// A server may end its streams at any time; those with event ids are read on, and nothing is missed or told twice.
+#[test]
+fn what_is_said_and_answered_on_streams_that_were_ended_comes_once() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let (mut one, two) = (client(&harness), client(&harness));
+    wait_listening(&upstream);
+    mark(&upstream, &[&one, &two], "listening");
+    let call = one.start_call("gate", r#"{"name":"g"}"#);
+    upstream.wait_at_gate("g", 1, PATIENCE);
+    upstream.end_streams();
+    upstream.open_gate("g");
+    assert_eq!(one.wait(&call, PATIENCE).error(), None);
+    wait_listening(&upstream);
+    upstream.end_get_streams();
+    upstream.list_changed("tools");
+    mark(&upstream, &[&one, &two], "a");
+    assert_eq!([&one, &two].map(|client| heard(client, TOOLS)), [1, 1]);
+    assert_eq!(upstream.count(|entry| entry.calls("gate")), 1);
+    assert_eq!(upstream.initializes(), 1);
+    upstream.assert_no_violations();
+}
+
 #[test]
 fn tasks_of_a_server_are_not_offered_to_clients_that_share_it() {
     let (harness, _upstream) = with_upstream(Script { tasks: true, ..Script::default() });
