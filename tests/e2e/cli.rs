@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::state::records;
-use crate::support::{PATIENCE, binary, check_processes, with_settings, with_upstream};
+use crate::support::{PATIENCE, binary, check_processes, with_upstream};
 
 const COMMENTED: &str = r#"# My config.
 
@@ -238,13 +238,12 @@ fn a_running_daemon_takes_what_is_added_and_removed() {
 
 #[test]
 fn what_a_config_asks_for_in_vain_is_said_in_the_log() {
-    let (harness, _upstream) = with_settings(Script::default(), "trust_annotations = true");
+    let (harness, _upstream) = with_upstream(Script::default());
     harness.start_daemon();
     let said = |words: &str| {
         let told = poll_until(PATIENCE, || harness.logs().contains(words).then_some(()));
         assert!(told.is_some(), "{}", harness.logs());
     };
-    said("trust_annotations is not served yet");
     harness.append_config("[http]\nlisten = \"127.0.0.1:0\"\n");
     harness.signal_daemon(Signal::SIGHUP);
     said("[http] is not served yet");

@@ -46,12 +46,6 @@ pub(crate) fn say_what_is_not_served(config: &Config) {
     if config.http.is_some() {
         tracing::warn!("[http] is not served yet: nothing listens on TCP");
     }
-    for (name, _) in config.upstreams.iter().filter(|(_, upstream)| upstream.trust_annotations) {
-        tracing::warn!(
-            upstream = name.as_str(),
-            "trust_annotations is not served yet: only reads are repeated"
-        );
-    }
 }
 
 impl Keeper {
