@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Answer, AskIds, Harness, Pending, Script, ShimClient, Upstream};
@@ -281,10 +282,10 @@ fn a_kill_leaves_a_question_on_the_get_stream_with_the_one_it_was_shown_to() {
     let killed = harness.kill_daemon();
     wait_back(&harness, killed);
     clients[1].respond(&question, &approved("c1"));
-    assert!(clients[1].call("counter", "{}").error().is_none());
     clients[0].respond(&question, &approved("c0"));
-    assert!(clients[0].wait(&call, PATIENCE).raw.contains(r#""by":"c0""#));
     assert_eq!(results(&upstream, 1), [approved("c0")]);
+    let answer = clients[0].wait(&call, PATIENCE);
+    assert!(answer.raw.contains(r#""by":"c0""#), "{} {}\n{}", answer.raw, upstream.summary(), harness.logs());
 
     // Two calls run at the kill. What the next process hears on that stream may be either's, so it is nobody's.
     let calls = [0, 1].map(|at: usize| clients[at].start_call("gate", r#"{"name":"g"}"#));
@@ -345,6 +346,28 @@ fn a_cancelled_call_and_a_withdrawn_ask_close_the_question() {
     clients[1].respond(&question, &approved("c1"));
     clients[1].call("counter", "{}");
     assert_eq!(upstream.ask_answers().len(), 1);
+}
+
+/// What is read late was asked earlier: the call it belongs to may be over, and another client's run.
+#[test]
+fn a_question_that_comes_late_is_not_another_clients() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let mut clients = joined(&harness, 2);
+    wait_listening(&upstream, 1);
+    let first = clients[0].start_call("gate", r#"{"name":"first"}"#);
+    upstream.wait_at_gate("first", 1, PATIENCE);
+    upstream.end_get_streams();
+    upstream.ask(None, "elicitation/create", r#"{"message":"c0","n":1.0}"#);
+    upstream.open_gate("first");
+    assert_eq!(clients[0].wait(&first, PATIENCE).error(), None);
+    let second = clients[1].start_call("gate", r#"{"name":"second"}"#);
+    upstream.wait_at_gate("second", 1, PATIENCE);
+    let answers = upstream.wait_ask_answers(1, Duration::from_secs(5));
+    assert_eq!(answers[0].result().as_deref(), Some(r#"{"action":"decline"}"#));
+    upstream.open_gate("second");
+    assert_eq!(clients[1].wait(&second, PATIENCE).error(), None);
+    check_asked(&clients, &[0, 0]);
+    upstream.assert_no_violations();
 }
 
 #[test]

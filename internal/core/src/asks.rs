@@ -245,7 +245,7 @@ impl Hub {
         }
         let owner = match purpose {
             Purpose::Call(call) | Purpose::Replay(call) => self.owner_of_call(call),
-            _ => self.owner_on_get(ix),
+            _ => self.owner_elsewhere(ix, purpose == Purpose::Standalone),
         };
         match owner {
             Ok(link) if self.make_room(ix, link) => Verdict::To(link),

@@ -168,6 +168,9 @@ impl Hub {
     /// The one end of every call: its answer goes out, its number is settled, its exchange is let go.
     pub(crate) fn settle(&mut self, call: CallId, id: Option<EventClaim>, data: Segments) {
         let Some(state) = self.let_go(call) else { return };
+        if state.was_sent() {
+            self.note_unheard(state.session, state.handshake, state.link);
+        }
         let wish = self.wish_of(&state);
         let fate = if data.len() <= LARGEST_KEPT || state.stream.is_none() {
             Fate::Answered(data.clone())

@@ -154,6 +154,10 @@ pub(crate) struct Common {
     pub(crate) listened: bool,
     /// The GET stream that is being opened says where to go on.
     pub(crate) resumes: bool,
+    /// The GET stream was opened before: it may begin with what was said meanwhile.
+    pub(crate) reopened: bool,
+    /// Links whose calls ended while the GET stream was behind, two at most: more than one is as good as many.
+    pub(crate) unheard: Vec<LinkNonce>,
     /// The record names links that this process has perhaps not met.
     pub(crate) strangers: bool,
 }
@@ -170,6 +174,8 @@ impl Common {
         self.told = None;
         self.unfinished = false;
         self.listened = false;
+        self.reopened = false;
+        self.unheard.clear();
         self.chores.clear();
         self.harmless.forget();
         self.forget_lists();

@@ -64,6 +64,7 @@ impl Hub {
         session.stream_doubted = false;
         session.standalone_since = Some(now);
         let gap = session.common.listened && !session.common.resumes;
+        session.common.reopened = session.common.listened;
         session.common.listened = true;
         self.learn_get_stream(ix, true);
         if gap {

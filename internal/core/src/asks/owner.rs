@@ -8,10 +8,12 @@ use crate::call::CallId;
 use crate::hub::Hub;
 use crate::input::Mono;
 use crate::names::{Handshake, LinkNonce, Seq, WireId};
-use crate::session::SessionIx;
+use crate::session::{Session, SessionIx, Standalone};
 
 /// A call whose answer was lost may still run this long.
 const MAY_RUN: Duration = Duration::from_secs(3600);
+/// What a server kept for a GET stream is read within this time after the stream was opened again.
+const CATCHING_UP: Duration = Duration::from_secs(5);
 /// Such calls that are remembered.
 const MOST_LOOSE: usize = 1024;
 
@@ -37,7 +39,32 @@ impl Loose {
     }
 }
 
+impl Session {
+    /// What is read on the GET stream may have been asked a while ago.
+    fn is_behind(&self, now: Mono) -> bool {
+        let caught_up = self.standalone_since.is_some_and(|since| now.saturating_sub(since) >= CATCHING_UP);
+        let is_live = matches!(self.standalone, Standalone::Open(_)) && (caught_up || !self.common.reopened);
+        self.common.listened && !is_live
+    }
+}
+
 impl Hub {
+    /// A call has its answer. A question of it may still be on its way on a GET stream that is behind.
+    pub(crate) fn note_unheard(&mut self, ix: SessionIx, handshake: Handshake, link: LinkNonce) {
+        let now = self.now.mono;
+        let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.handshake == handshake)
+        else {
+            return;
+        };
+        let behind = session.is_behind(now);
+        let unheard = &mut session.common.unheard;
+        if !behind {
+            unheard.clear();
+        } else if unheard.len() < 2 && !unheard.contains(&link) {
+            unheard.push(link);
+        }
+    }
+
     /// The journals of former processes could not be read whole.
     pub(super) fn doubt_calls(&mut self) {
         self.asks.loose.unknown_until = Some(self.now.mono + MAY_RUN);
@@ -73,7 +100,8 @@ impl Hub {
     }
 
     /// The owner of the only calls that run in the session, in whatever process they were sent; or of the session.
-    pub(super) fn owner_on_get(&self, ix: SessionIx) -> Result<LinkNonce, No> {
+    /// On a GET stream that is behind also of those that ran meanwhile.
+    pub(super) fn owner_elsewhere(&self, ix: SessionIx, on_get: bool) -> Result<LinkNonce, No> {
         let session = self.sessions.get(&ix).ok_or(No::Gone)?;
         if let Some(owner) = session.key.owner {
             return if self.ended.contains(&owner) { Err(No::Gone) } else { Ok(owner) };
@@ -104,6 +132,9 @@ impl Hub {
             if *other == ix && *handshake == session.handshake && now.saturating_sub(*at) < MAY_RUN {
                 links.insert(*link);
             }
+        }
+        if on_get && session.is_behind(now) {
+            links.extend(&session.common.unheard);
         }
         match (links.first(), links.len()) {
             (Some(link), 1) if wanted && !self.ended.contains(link) => Ok(*link),
