@@ -182,13 +182,16 @@ impl Hub {
         }
         if let Some(stream) = state.stream {
             self.streams.remove(&stream);
-            match wish {
-                Some(ticket) => self.hold(ticket, Held { stream, id, data }),
-                None => {
-                    self.order(Output::Event { stream, id, data });
-                    self.order(Output::End(stream));
-                }
+        }
+        match (wish, state.stream) {
+            (Some(ticket), stream) => {
+                self.hold(ticket, Held { owner: (state.link, state.seq), stream, id, data });
             }
+            (None, Some(stream)) => {
+                self.order(Output::Event { stream, id, data });
+                self.order(Output::End(stream));
+            }
+            (None, None) => {}
         }
         self.set_fate(state.link, state.seq, fate);
     }

@@ -290,6 +290,9 @@ impl Hub {
             }
             Some(Fate::Answered(data)) => {
                 self.order(Output::Accept { stream, link: None });
+                if self.hold_on(link, seq, stream) {
+                    return true;
+                }
                 self.order(Output::Event { stream, id: None, data });
                 self.order(Output::End(stream));
                 true

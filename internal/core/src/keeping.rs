@@ -9,6 +9,7 @@ use crate::failure::{Failure, Kind};
 use crate::hub::{Hub, Pending};
 use crate::ids::BLOCK;
 use crate::input::{StreamId, Ticket};
+use crate::names::{LinkNonce, Seq};
 use crate::output::Output;
 use crate::record::Sync;
 use crate::seal::EventClaim;
@@ -23,7 +24,10 @@ const TIMES: Duration = Duration::from_secs(60);
 /// An answer that says no more than what is on disk.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) stream: StreamId,
+    /// Whose it is, by the number of its request: a repeat of that waits for it as well.
+    pub(crate) owner: (LinkNonce, Option<Seq>),
+    /// `None`: its client is away.
+    pub(crate) stream: Option<StreamId>,
     pub(crate) id: Option<EventClaim>,
     pub(crate) data: Segments,
 }
@@ -65,8 +69,19 @@ impl Hub {
         self.held.entry(ticket).or_default().push(held);
     }
 
+    /// The client comes again for an answer that is held. Says whether it is.
+    pub(crate) fn hold_on(&mut self, link: LinkNonce, seq: Seq, stream: StreamId) -> bool {
+        let mut all = self.held.values_mut().flatten();
+        let Some(held) = all.find(|held| held.owner == (link, Some(seq))) else { return false };
+        if let Some(old) = held.stream.replace(stream) {
+            self.order(Output::End(old));
+        }
+        true
+    }
+
     fn let_held_go(&mut self, ticket: Ticket) {
-        for Held { stream, id, data } in self.held.remove(&ticket).unwrap_or_default() {
+        for Held { stream, id, data, .. } in self.held.remove(&ticket).unwrap_or_default() {
+            let Some(stream) = stream else { continue };
             self.order(Output::Event { stream, id, data });
             self.order(Output::End(stream));
         }

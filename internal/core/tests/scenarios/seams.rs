@@ -360,3 +360,49 @@ fn a_handshake_is_finished_in_the_record_whenever_its_last_chore_ends() {
     let state = w.disk.records()[0].handshake_state;
     assert_eq!(state, evermux_core::record::HandshakeState::Acknowledged);
 }
+
+// ---- answers that wait for the disk ----
+
+#[test]
+fn a_repeat_does_not_get_the_answer_before_what_it_says_is_on_disk() {
+    let mut w = World::new();
+    let a = w.joined();
+    w.call(a);
+    w.disk.stuck = true;
+    let subscribe = w.subscribe(a, "x:1");
+    assert_eq!(w.outcome(a, subscribe), "none");
+    w.hang_up(a, subscribe);
+    w.deliver(a, subscribe);
+    assert_eq!(w.outcome(a, subscribe), "none");
+    w.deliver(a, subscribe);
+    assert_eq!(w.outcome(a, subscribe), "none");
+    w.disk.stuck = false;
+    w.pump();
+    assert_eq!(w.outcome(a, subscribe), "ok");
+    assert_eq!((w.sent("resources/subscribe"), w.hub.sizes()["held"]), (1, 0));
+}
+
+/// A client that tells of its progress without pause, about a session that cannot be reached.
+#[test]
+fn progress_of_a_client_is_not_queued_without_end() {
+    let mut w = World::new();
+    let a = w.able(ABLE);
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(a);
+    let post = w.exchange("tools/call");
+    w.fact(post, head());
+    w.fact(post, says(
+        r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?","_meta":{"progressToken":"t"}}}"#,
+    ));
+    w.auto = false;
+    for _ in 0..1_000 {
+        let text = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":1}}"#;
+        w.tell(a, text);
+    }
+    assert!(w.hub.sizes()["postings"] <= 64, "{:?}", w.hub.sizes());
+    let id = w.clients[a].asked[0].clone();
+    w.answer(a, &id);
+    w.auto = true;
+    w.pump();
+    assert_eq!(w.replies().len(), 1);
+}
