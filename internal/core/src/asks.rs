@@ -143,8 +143,9 @@ pub(crate) struct Asks {
 }
 
 impl Asks {
-    pub(crate) fn sizes(&self) -> [(&'static str, usize); 2] {
-        [("asks", self.open.len()), ("lanes", self.lanes.len())]
+    pub(crate) fn sizes(&self) -> [(&'static str, usize); 3] {
+        let postings = self.lanes.values().map(Lane::len).sum();
+        [("asks", self.open.len()), ("lanes", self.lanes.len()), ("postings", postings)]
     }
 
     fn close(&mut self, key: AskKey) {

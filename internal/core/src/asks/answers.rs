@@ -131,6 +131,10 @@ impl Hub {
             return;
         };
         let Some(handshake) = self.sessions.get(&ix).map(|session| session.handshake) else { return };
+        if self.has_much_to_post(ix, link) {
+            self.order(Output::Note(Note::Dropped("progress beyond what can be posted")));
+            return;
+        }
         let posting = Posting::aside(message.bytes().clone(), handshake, self.now.mono);
         self.post_in_order(ix, link, posting);
     }

@@ -24,6 +24,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// So long the client's POST waits for it at most.
 const LONGEST_HEAD: Duration = Duration::from_secs(2);
+/// Messages of one link that wait; beyond, what tells of progress is dropped.
+const MOST_QUEUED: usize = 32;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// One message that is to be posted.
@@ -63,6 +65,12 @@ pub(super) struct Lane {
     /// The exchange of the first.
     flying: Option<ExchangeId>,
     timer: Option<TimerId>,
+}
+
+impl Lane {
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
 }
 
 impl Hub {
@@ -230,6 +238,10 @@ impl Hub {
     /// Something was taken from a client and is not posted yet.
     pub(crate) fn has_answers_to_post(&self) -> bool {
         !self.asks.lanes.is_empty()
+    }
+
+    pub(super) fn has_much_to_post(&self, ix: SessionIx, link: LinkNonce) -> bool {
+        self.asks.lanes.get(&(ix, link)).is_some_and(|lane| lane.len() >= MOST_QUEUED)
     }
 
     /// Something that a client said waits for this session, or is on its way in it.
