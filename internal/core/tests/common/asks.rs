@@ -109,6 +109,12 @@ impl AskRules {
                 self.answered.remove(&question);
             }
         }
+        // It never left, so it does not run; sent again it is journalled again.
+        if let (Fact::Ended(End::NeverWritten(_)), Some((trajectory, _))) =
+            (fact, self.trajectories.get(&session_of(open)))
+        {
+            self.running.remove(&(*trajectory, wire_of(open)));
+        }
         let Fact::Message { message, .. } = fact else { return };
         if message.kind() != Kind::Request || message.method() == Some("ping") {
             return;
