@@ -193,6 +193,9 @@ impl Rules {
     }
 
     pub fn loaded(&mut self, records: &[Record], journal: &[JournalledCall]) {
+        // Of two records of one key the newest writer's is used: it comes last.
+        let mut records: Vec<&Record> = records.iter().collect();
+        records.sort_by_key(|record| (record.generation, record.handshake, record.used_ms));
         for record in records {
             let key = (record.upstream.to_string(), record.fingerprint.of_config());
             self.may_initialize.insert(key.clone(), false);
