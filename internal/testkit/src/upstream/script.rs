@@ -128,7 +128,7 @@ pub enum Era {
     Dual,
 }
 
-/// How the upstream behaves. All of it can be changed at run time by [`Upstream::change`], except the two files.
+/// How the upstream behaves. All of it can be changed at run time by [`Upstream::change`](super::Upstream::change), except the two files.
 #[derive(Debug, Clone)]
 pub struct Script {
     /// How answers go out.
