@@ -49,6 +49,8 @@ pub(crate) struct Kept {
 
 /// Events kept for an absent client beyond this are dropped, oldest first; the answer is never among them.
 pub(crate) const MOST_KEPT: usize = 64;
+/// The same for their bytes; one that is larger is kept alone.
+const MOST_KEPT_BYTES: usize = 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -158,13 +160,14 @@ impl Call {
         Some(splice.finish().into_bytes())
     }
 
+    /// A copy: events carry their reader's permit, and a client that stays away must not stop the call's stream.
     pub(crate) fn keep(&mut self, kept: Kept) {
-        if self.kept.len() >= MOST_KEPT {
+        let kept = Kept { data: copy_of(&kept.data), ..kept };
+        let mut bytes: usize = self.kept.iter().map(|kept| kept.data.len()).sum();
+        while self.kept.len() >= MOST_KEPT || bytes + kept.data.len() > MOST_KEPT_BYTES {
             // Asks have a bound of their own; one that is lost would never be answered.
-            let oldest = self.kept.iter().position(|kept| kept.ask.is_none());
-            if let Some(oldest) = oldest {
-                self.kept.remove(oldest);
-            }
+            let Some(oldest) = self.kept.iter().position(|kept| kept.ask.is_none()) else { break };
+            bytes -= self.kept.remove(oldest).data.len();
         }
         self.kept.push(kept);
     }
@@ -176,4 +179,11 @@ impl Call {
         }
         self.kept.retain(|kept| kept.id.is_some() || !kept.data.is_empty());
     }
+}
+
+/// The same bytes in a buffer of their own.
+pub(crate) fn copy_of(data: &Segments) -> Segments {
+    let mut all = Vec::with_capacity(data.len());
+    data.iter().for_each(|piece| all.extend_from_slice(piece));
+    Segments::from(Bytes::from(all))
 }

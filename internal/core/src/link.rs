@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use mcp_wire::{Id, Segments};
 
-use crate::call::CallId;
+use crate::call::{CallId, copy_of};
 use crate::class::Declared;
 use crate::input::{Mono, StreamId};
 use crate::lists::Pages;
@@ -124,8 +123,7 @@ impl Link {
     pub(crate) fn miss(&mut self, data: &Segments) {
         let known = self.missed.iter().any(|other| other.iter().flatten().eq(data.iter().flatten()));
         if !known && self.missed.len() < MOST_MISSED {
-            self.missed
-                .push(Segments::from(Bytes::from(data.iter().flatten().copied().collect::<Vec<u8>>())));
+            self.missed.push(copy_of(data));
         }
     }
 

@@ -130,3 +130,23 @@ fn a_talkative_call_that_nobody_reads_loses_nothing() {
     assert_eq!(told, STEPS + 1);
     assert!(last.contains("\"done\":true"), "{last}");
 }
+
+/// What a call says while its client is away is kept within bounds, and must not keep the call from its end.
+#[test]
+fn a_talkative_call_whose_client_left_comes_to_its_end() {
+    let (harness, upstream) = with_upstream(Script::default());
+    harness.start_daemon();
+    let link = greeted(&harness);
+    let text = "x".repeat(64 * 1024);
+    let arguments = format!(r#"{{"level":"info","text":"{text}","times":48}}"#);
+    let call = format!(
+        r#"{{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{{"name":"log","arguments":{arguments}}}}}"#
+    );
+    let mut http = dial(&harness);
+    let head = http.open_mcp("/mcp/up", &[("mcp-session-id", &link)], &call).unwrap();
+    assert_eq!(head.status, 200);
+    drop(http);
+    upstream.wait_for(PROMPT, |journal| journal.iter().any(|entry| entry.calls("log")));
+    harness.wait_status(PROMPT * 2, |status| (status["sessions"][0]["in_flight"] == 0).then_some(()));
+    counter(&harness, &link);
+}
