@@ -2,7 +2,9 @@
 //! each was told, compared with what the upstream did.
 //!
 //! P1 one answer or a broken connection; P2 nobody else's answer or progress; P3 ids once (the upstream's own check);
-//! P4 nothing sent twice; P5 nothing after the answer; P6 one session id, in one session; P13 bytes as they were.
+//! P4 nothing sent twice; P5 nothing after the answer; P6 one session id, in one session; P7 questions to whom they
+//! concern, answered once (the upstream's own check); P13 bytes as they were. P8 is the core's to hold, P9 of slow
+//! clients and, here, of memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -48,13 +50,14 @@ struct Worker<'a> {
     steps: u64,
     effects: BTreeMap<String, Told>,
     answered: usize,
+    questions: usize,
 }
 
 impl<'a> Worker<'a> {
     fn new(harness: &'a Harness, name: usize) -> Self {
         let dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (name as u64 + 1));
         let client = SocketClient::new(harness);
-        Self { harness, client, name, dice, steps: 0, effects: BTreeMap::new(), answered: 0 }
+        Self { harness, client, name, dice, steps: 0, effects: BTreeMap::new(), answered: 0, questions: 0 }
     }
 
     fn step(&mut self) {
@@ -62,7 +65,7 @@ impl<'a> Worker<'a> {
         if !self.client.is_greeted() {
             self.client.retried(SocketClient::initialize);
         }
-        let done = match self.dice.roll(16) {
+        let done = match self.dice.roll(18) {
             0..=3 => self.echo(),
             4..=6 => self.side_effect(),
             7 => self.with_progress(),
@@ -73,6 +76,7 @@ impl<'a> Worker<'a> {
             12 => self.client.cancelled("tools/call", r#"{"name":"slow","arguments":{"ms":2000,"steps":3}}"#),
             13 => self.client.abandon("tools/call", r#"{"name":"echo","arguments":{"nobody":"listens"}}"#),
             14 => self.subscription(),
+            15..=16 => self.question(),
             _ => self.leave(),
         };
         // A broken connection is an answer too: the daemon was killed. The next step goes on.
@@ -121,6 +125,15 @@ impl<'a> Worker<'a> {
         for line in progress {
             assert!(line.contains(&format!(r#""progressToken":"{}""#, self.mark())), "P2: {line}");
         }
+        Ok(())
+    }
+
+    fn question(&mut self) -> io::Result<()> {
+        let mark = self.mark();
+        let answer = self.client.asked(&mark)?;
+        let ours = answer.structured()["result"]["content"]["mark"] == *mark;
+        assert!(ours || answer.evermux_kind().is_some(), "P7: {mark}: {}", answer.raw);
+        self.questions += usize::from(ours);
         Ok(())
     }
 
@@ -225,6 +238,7 @@ fn fifty_clients_do_all_sorts_of_things() {
     let least = poll_until(PATIENCE, || (descriptors(pid) <= 24).then_some(()));
     assert!(least.is_some(), "{} descriptors are left", descriptors(pid));
     check_effects(&workers, &upstream);
+    assert!(workers.iter().map(|worker| worker.questions).sum::<usize>() > LINKS, "hardly anybody was asked");
     assert_eq!((upstream.initializes(), upstream.minted_sessions().len(), upstream.deletes()), (1, 1, 0));
     upstream.assert_no_violations();
 }

@@ -75,7 +75,7 @@ impl SocketClient {
     }
 
     pub(super) fn initialize(&mut self) -> io::Result<Answer> {
-        let params = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"crowd","version":"1"}}"#;
+        let params = r#"{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"crowd","version":"1"}}"#;
         self.link = None;
         let id = self.take_id();
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"initialize","params":{params}}}"#);
@@ -104,6 +104,34 @@ impl SocketClient {
 
     pub(super) fn call(&mut self, tool: &str, arguments: &str) -> io::Result<Answer> {
         self.request("tools/call", &format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#))
+    }
+
+    /// Calls the tool that asks its caller, sees that the question is its own, and answers it with `mark`.
+    pub(super) fn asked(&mut self, mark: &str) -> io::Result<Answer> {
+        let id = self.take_id();
+        let question =
+            format!(r#"{{"message":"{mark}","requestedSchema":{{"type":"object","properties":{{}}}}}}"#);
+        let params = format!(r#"{{"name":"ask","arguments":{{"params":{question}}}}}"#);
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{params}}}"#);
+        let link = self.link.clone().unwrap_or_default();
+        let headers = [("mcp-session-id", link.as_str()), VERSION_HEADER];
+        let mut http = HttpClient::unix(&self.socket)?;
+        http.patience = self.patience;
+        let mut reply = http.open_mcp(PATH, &headers, &body)?;
+        while let Some(event) = http.next_event(&mut reply)? {
+            if let Some(answer) = answer_in(&event.data, id) {
+                return Ok(answer);
+            }
+            let message: serde_json::Value = serde_json::from_str(&event.data).unwrap_or_default();
+            if message["method"] == "elicitation/create" {
+                assert_eq!(message["params"]["message"], *mark, "P7: another client's question");
+                let (ask, accept) =
+                    (&message["id"], format!(r#"{{"action":"accept","content":{{"mark":"{mark}"}}}}"#));
+                let answer = format!(r#"{{"jsonrpc":"2.0","id":{ask},"result":{accept}}}"#);
+                HttpClient::unix(&self.socket)?.post_mcp(PATH, &headers, &answer)?;
+            }
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Sends a request and goes away before its answer.
