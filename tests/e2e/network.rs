@@ -15,13 +15,13 @@ const GREETING: &str = concat!(
     r#""clientInfo":{"name":"raw","version":"1"}}}"#
 );
 
-fn dial(harness: &Harness) -> HttpClient {
+pub(crate) fn dial(harness: &Harness) -> HttpClient {
     HttpClient::unix(&harness.socket()).unwrap()
 }
 
 /// A link made by hand.
 #[track_caller]
-fn greeted(harness: &Harness) -> String {
+pub(crate) fn greeted(harness: &Harness) -> String {
     let mut http = dial(harness);
     let reply = http.post_mcp("/mcp/up", &[], GREETING).unwrap();
     assert_eq!(reply.status, 200, "{}", reply.text());
