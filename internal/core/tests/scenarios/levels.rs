@@ -1,22 +1,12 @@
 //! Log levels: the server has the most verbose one, each link hears what it asked for.
 
 use crate::common::{Answer, World, method_of, upstream::*};
+use crate::crowd::crowd;
 
 const SET: &str = "logging/setLevel";
 
 fn log(level: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"{level}","data":1}}}}"#)
-}
-
-fn crowd() -> (World, [usize; 3]) {
-    let mut w = World::new();
-    w.upstream.offers_stream = true;
-    let clients = [w.joined(), w.joined(), w.joined()];
-    for client in clients {
-        w.listen(client);
-    }
-    w.call(clients[0]);
-    (w, clients)
 }
 
 fn level(w: &World) -> Option<&str> {

@@ -6,6 +6,7 @@ mod common;
 mod asks;
 mod budgets;
 mod cancels;
+mod crowd;
 mod ends;
 mod first_use;
 mod levels;

@@ -3,22 +3,12 @@
 use evermux_core::input::{Fact, Policy};
 
 use crate::common::{Answer, NAME, World, policy, upstream::*};
+use crate::crowd::crowd;
 
 fn changed(mark: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{{"_meta":{{"mark":"{mark}"}}}}}}"#
     )
-}
-
-fn crowd() -> (World, [usize; 3]) {
-    let mut w = World::new();
-    w.upstream.offers_stream = true;
-    let clients = [w.joined(), w.joined(), w.joined()];
-    for client in clients {
-        w.listen(client);
-    }
-    w.call(clients[0]);
-    (w, clients)
 }
 
 fn count(heard: &[String], what: &str) -> usize {

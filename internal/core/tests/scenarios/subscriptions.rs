@@ -1,24 +1,13 @@
 //! Subscriptions are counted by URI and link, and outlive sessions and processes.
 
 use crate::common::{Answer, World, method_of, upstream::*};
+use crate::crowd::crowd;
 
 const SUBSCRIBE: &str = "resources/subscribe";
 const UNSUBSCRIBE: &str = "resources/unsubscribe";
 
 fn updated(uri: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}"}}}}"#)
-}
-
-/// Three clients that listen, and a server with a GET stream.
-fn crowd() -> (World, [usize; 3]) {
-    let mut w = World::new();
-    w.upstream.offers_stream = true;
-    let clients = [w.joined(), w.joined(), w.joined()];
-    for client in clients {
-        w.listen(client);
-    }
-    w.call(clients[0]);
-    (w, clients)
 }
 
 fn subscribed(w: &World) -> Vec<&str> {
