@@ -118,8 +118,7 @@ async fn converse(mut io: TlsStream<TcpStream>, what: impl Fn(usize) -> Do) -> s
                         return Ok(());
                     }
                     Do::Freeze => {
-                        tokio::time::sleep(Duration::from_secs(60)).await;
-                        return Ok(());
+                        std::future::pending::<()>().await;
                     }
                 }
             }
