@@ -121,6 +121,8 @@ pub(crate) struct Ask {
     cursor: Option<String>,
     data: Segments,
     place: Place,
+    /// Where that was among the events of a plain client.
+    told: Option<crate::seal::Place>,
     /// It came again with what a server keeps, and no process here saw it the first time.
     replayed: bool,
     at: Mono,
@@ -328,6 +330,7 @@ impl Hub {
             data: splice.finish(),
             id,
             place: Place::Nowhere,
+            told: None,
             replayed: false,
             at: self.now.mono,
         }
@@ -348,7 +351,7 @@ impl Hub {
                 let id = cursor.and_then(|cursor| self.event_claim(call, Some(cursor)));
                 match self.calls.get_mut(&call).and_then(|state| state.stream) {
                     Some(stream) => {
-                        self.order(Output::Event { stream, id, data });
+                        self.tell_ask(stream, id, data);
                         (Place::On(stream), None)
                     }
                     None => (Place::WithCall, Some((call, Kept { id, data, ask: Some(key) }))),
@@ -356,7 +359,7 @@ impl Hub {
             }
             None => match self.stream_of(key) {
                 Some((stream, id)) => {
-                    self.order(Output::Event { stream, id, data });
+                    self.tell_ask(stream, id, data);
                     (Place::On(stream), None)
                 }
                 None => (Place::Nowhere, None),
@@ -367,9 +370,15 @@ impl Hub {
         {
             state.keep(kept);
         }
+        let told = if let Place::On(stream) = place { self.store.place_on(stream) } else { None };
         if let Some(ask) = self.asks.open.get_mut(&key) {
-            ask.place = place;
+            (ask.place, ask.told) = (place, told);
         }
+    }
+
+    fn tell_ask(&mut self, stream: StreamId, id: Option<EventClaim>, data: Segments) {
+        self.order(Output::Event { stream, id, data });
+        self.store.blank(stream);
     }
 
     /// For an ask that came on no call's stream: the link's GET stream, else the response of its newest call. The
@@ -385,6 +394,7 @@ impl Hub {
                 client_id: Some(ask.server_id.clone()),
                 token: None,
                 cursor: None,
+                place: None,
             };
             return Some((stream, Some(claim)));
         }
@@ -401,8 +411,13 @@ impl Hub {
         let seen = keys
             .iter()
             .filter_map(|key| self.asks.open.get(key))
-            .find(|ask| ask.cursor.is_some() && ask.cursor.as_ref() == position)
-            .map_or(0, |ask| ask.serial);
+            .filter(|ask| {
+                let told_there = ask.cursor.is_some() && ask.cursor.as_ref() == position;
+                told_there || crate::event_store::has_seen(ask.told, after)
+            })
+            .map(|ask| ask.serial)
+            .max()
+            .unwrap_or(0);
         for key in keys {
             let Some(ask) = self.asks.open.get_mut(&key) else { continue };
             // What its call kept has just gone out.

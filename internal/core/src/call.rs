@@ -4,6 +4,7 @@ use bytes::Bytes;
 use mcp_wire::{Id, Message, Segments};
 
 use crate::asks::AskKey;
+use crate::event_store::TrailId;
 use crate::flights::Shared;
 use crate::input::{ExchangeId, StreamId};
 use crate::names::{Handshake, LinkNonce, Seq, WireId};
@@ -98,6 +99,8 @@ pub(crate) struct Call {
     /// The client does not want an answer any more.
     pub(crate) cancelled: bool,
     pub(crate) kept: Vec<Kept>,
+    /// What its client may come back for by event id.
+    pub(crate) trail: Option<TrailId>,
     pub(crate) deadline: Option<TimerId>,
     /// Retry and replay pauses; one at a time.
     pub(crate) pause: Option<TimerId>,
@@ -134,6 +137,7 @@ impl Call {
             cancel: None,
             cancelled: false,
             kept: Vec::new(),
+            trail: None,
             deadline: None,
             pause: None,
             cancel_timer: None,

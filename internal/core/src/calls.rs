@@ -104,6 +104,7 @@ impl Hub {
             state.exchange = exchange;
             state.stage = Stage::Sent { head: false };
         }
+        self.prime(call);
     }
 
     /// The upstream answered: this call, and those that asked the same meanwhile.
@@ -167,7 +168,8 @@ impl Hub {
 
     /// The one end of every call: its answer goes out, its number is settled, its exchange is let go.
     pub(crate) fn settle(&mut self, call: CallId, id: Option<EventClaim>, data: Segments) {
-        let Some(state) = self.let_go(call) else { return };
+        let Some(mut state) = self.let_go(call) else { return };
+        self.store_kept(state.trail, std::mem::take(&mut state.kept));
         if state.was_sent() {
             self.note_unheard(state.session, state.handshake, state.link);
         }
@@ -185,13 +187,10 @@ impl Hub {
         }
         match (wish, state.stream) {
             (Some(ticket), stream) => {
-                self.hold(ticket, Held { owner: (state.link, state.seq), stream, id, data });
+                let (owner, trail) = ((state.link, state.seq), state.trail);
+                self.hold(ticket, Held { owner, stream, trail, id, data });
             }
-            (None, Some(stream)) => {
-                self.order(Output::Event { stream, id, data });
-                self.order(Output::End(stream));
-            }
-            (None, None) => {}
+            (None, stream) => self.conclude(stream, state.trail, id, data),
         }
         self.set_fate(state.link, state.seq, fate);
     }
@@ -214,6 +213,10 @@ impl Hub {
         if let Some(stream) = state.stream {
             self.streams.remove(&stream);
             self.hang_up(stream, state.greeting);
+        }
+        // Nobody waits for an answer, so nobody comes back for one.
+        if let Some(trail) = state.trail {
+            self.store.remove(trail);
         }
         self.set_fate(state.link, state.seq, Fate::Done);
     }
@@ -247,9 +250,7 @@ impl Hub {
             }
         }
         if let Some(link) = self.links.get_mut(&state.link) {
-            if link.pending.get(&state.client_id) == Some(&call) {
-                link.pending.remove(&state.client_id);
-            }
+            link.pending.remove(&(state.client_id.clone(), call));
             link.heard = self.now.mono;
         }
         if let Some(shared) = state.shared.as_deref() {
@@ -282,6 +283,7 @@ impl Hub {
             client_id: Some(state.client_id.clone()),
             token: state.token.clone(),
             cursor,
+            place: None,
         })
     }
 
@@ -420,7 +422,7 @@ impl Hub {
     /// `notifications/cancelled` from a client: only its own calls, and never `initialize` (lifecycle).
     pub(crate) fn on_cancelled(&mut self, link: LinkNonce, message: &Message) {
         let wanted = message.cancelled_request_id();
-        let Some(call) = wanted.and_then(|id| self.links.get(&link)?.pending.get(&id).copied()) else {
+        let Some(call) = wanted.and_then(|id| self.links.get(&link)?.the_call(&id)) else {
             return;
         };
         if self.hand_over(call, None) {

@@ -19,6 +19,8 @@ impl Class {
     pub const FORM: Self = Self(2);
     /// It opens elicitation URLs.
     pub const URL: Self = Self(4);
+    /// It is no shim of ours: it numbers no messages, and comes back by event id.
+    pub const PLAIN: Self = Self(32);
     /// It has a session of its own (`share = "client"`).
     pub const OWN: Self = Self(64);
     /// It brought no identity: it uses whatever the configuration makes the default, also after a change of it.

@@ -52,6 +52,7 @@ impl Hub {
         for link in &forgotten {
             self.links.remove(link);
             self.close_asks_of_link(*link);
+            self.store.forget_link(*link);
             self.start_grace(*link);
         }
         if !forgotten.is_empty() {
@@ -61,6 +62,7 @@ impl Hub {
             self.drop_strangers();
         }
         self.sweep_asks();
+        self.store.sweep(now);
         // Whatever was the last thing that ran in them.
         for ix in self.sessions.keys().copied().collect::<Vec<_>>() {
             self.end_if_over(ix);
@@ -79,9 +81,10 @@ impl Hub {
         if let Some(stream) = link.listening {
             self.drop_stream(stream);
         }
-        for call in link.pending.into_values() {
+        for (_, call) in link.pending {
             self.settle_silently(call);
         }
+        self.store.forget_link(nonce);
         self.close_asks_of_link(nonce);
         self.loosen_journalled(nonce, crate::names::Seq(u64::MAX));
         self.forget_answers(nonce, crate::names::Seq(u64::MAX));
@@ -114,15 +117,24 @@ impl Hub {
         for call in unsent {
             self.fail(call, &failure);
         }
-        let streams: Vec<_> = self.links.values_mut().filter_map(|link| link.listening.take()).collect();
-        for stream in streams {
-            self.order(Output::Stopping(stream));
-            self.drop_stream(stream);
+        let streams =
+            self.links.values_mut().filter_map(|link| Some((link.claim.nonce, link.listening.take()?)));
+        for (link, stream) in streams.collect::<Vec<_>>() {
+            self.streams.remove(&stream);
+            self.stop_listening(link, stream);
         }
         let sessions: Vec<SessionIx> = self.sessions.keys().copied().collect();
         for ix in sessions {
             self.close_standalone(ix);
         }
+    }
+
+    /// A shim is told that this end is meant; anybody else's client only sees it.
+    pub(crate) fn stop_listening(&mut self, link: LinkNonce, stream: crate::input::StreamId) {
+        if self.links.get(&link).is_none_or(|link| !link.is_plain()) {
+            self.order(Output::Stopping(stream));
+        }
+        self.order(Output::End(stream));
     }
 
     /// A call whose client is away is nobody's to wait for: its client finds it by its number, in the journal.

@@ -13,7 +13,7 @@ use crate::link::{Fate, Link};
 use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
 use crate::output::Output;
 use crate::record::JournalEntry;
-use crate::seal::{EventClaim, LinkClaim};
+use crate::seal::{EventClaim, LinkClaim, Place};
 use crate::session::SessionIx;
 use crate::timers::Timer;
 
@@ -133,6 +133,9 @@ impl Hub {
         if delivery.identity.is_none() {
             class = class.with(Class::DEFAULT_IDENTITY);
         }
+        if delivery.seq.is_none() {
+            class = class.with(Class::PLAIN);
+        }
         let own = self.upstreams.get(name).is_some_and(|upstream| upstream.policy.own_sessions);
         if own {
             class = class.with(Class::OWN);
@@ -161,7 +164,7 @@ impl Hub {
         if delivery.seq.is_some_and(|seq| self.repeat(stream, link, seq, &message, delivery)) {
             return;
         }
-        let duplicate = self.links.get(&link).is_some_and(|state| state.pending.contains_key(&id));
+        let duplicate = self.links.get(&link).is_some_and(|state| !state.is_plain() && state.is_asking(&id));
         match message.method() {
             Some(method::PING) => self.answer_locally(stream, &mcp_wire::result(&id, b"{}")),
             Some(method::SERVER_DISCOVER) => {
@@ -223,12 +226,19 @@ impl Hub {
         }
         let call = CallId(self.count());
         let harmless = self.is_harmless(session, &message);
-        let state = Call { harmless, ..new_call(link, session, id.clone(), message, delivery.seq, stream) };
+        let mut state =
+            Call { harmless, ..new_call(link, session, id.clone(), message, delivery.seq, stream) };
+        if delivery.batched {
+            self.store.leave_bare(stream);
+        } else if !greeting {
+            let asked = (call, id.clone(), state.token.clone());
+            state.trail = self.open_trail(stream, link, Some(asked));
+        }
         let deadline = self.longest_life(&state, &name);
         self.calls.insert(call, state);
         self.streams.insert(stream, StreamUse::Call(call));
         if let Some(state) = self.links.get_mut(&link) {
-            state.pending.insert(id, call);
+            state.pending.insert((id, call));
             if let Some(seq) = delivery.seq {
                 state.decide(seq, Fate::Live(call));
             }
@@ -240,6 +250,9 @@ impl Hub {
             }
         }
         self.dispatch(call);
+        if self.calls.get(&call).is_some_and(|state| !state.was_sent()) {
+            self.prime(call);
+        }
     }
 
     fn no_credentials(&self, name: &UpstreamName) -> Failure {
@@ -311,29 +324,52 @@ impl Hub {
     }
 
     pub(crate) fn answer_unknown(&mut self, stream: StreamId, link: LinkNonce, message: &Message) -> bool {
+        self.answer_unknown_under(stream, link, message.id().as_ref())
+    }
+
+    pub(crate) fn answer_unknown_under(
+        &mut self,
+        stream: StreamId,
+        link: LinkNonce,
+        id: Option<&Id>,
+    ) -> bool {
         let Some(name) = self.links.get(&link).map(|state| state.claim.upstream.clone()) else {
             return false;
         };
         let failure = Failure::new(failure::Kind::OutcomeUnknown, failure::lost_answer(None));
-        self.answer_locally(stream, &failure.to_error(message.id().as_ref(), &name));
+        self.answer_locally(stream, &failure.to_error(id, &name));
         true
     }
 
     /// Points a live call at the response its client came back with, and hands over what it missed.
     pub(crate) fn attach(&mut self, call: CallId, stream: StreamId) {
+        self.attach_after(call, stream, None);
+    }
+
+    /// `seen`: what its client has of the events that were on a response before.
+    pub(crate) fn attach_after(&mut self, call: CallId, stream: StreamId, seen: Option<Place>) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let old = state.stream.replace(stream);
-        let (kept, greeting) = (std::mem::take(&mut state.kept), state.greeting);
+        let (kept, greeting, trail) = (std::mem::take(&mut state.kept), state.greeting, state.trail);
         self.streams.insert(stream, StreamUse::Call(call));
         if let Some(old) = old {
             self.streams.remove(&old);
+            self.store.release(old);
             self.hang_up(old, greeting);
         }
         if !greeting {
             self.order(Output::Accept { stream, link: None });
         }
+        if let Some(trail) = trail {
+            self.store.carry(stream, trail);
+            self.tell_again(stream, seen.map_or(u64::MAX, |seen| seen.number));
+        }
         for event in kept {
+            let is_ask = event.ask.is_some();
             self.order(Output::Event { stream, id: event.id, data: event.data });
+            if is_ask {
+                self.store.blank(stream);
+            }
         }
     }
 
@@ -372,13 +408,12 @@ impl Hub {
         };
         let link = self.revive(claim);
         let after = match after {
-            Some(after) if after.wire.0 != 0 => return self.resume_stream(stream, link, after),
+            Some(after) if after.is_of_call() => return self.resume_stream(stream, link, after),
             other => other,
         };
         self.order(Output::Accept { stream, link: None });
         if self.draining {
-            self.order(Output::Stopping(stream));
-            self.order(Output::End(stream));
+            self.stop_listening(link, stream);
             return;
         }
         self.streams.insert(stream, StreamUse::Listening(link));
@@ -391,10 +426,15 @@ impl Hub {
         if let Some(old) = old {
             self.streams.remove(&old);
             self.lose_sight(old);
+            self.store.release(old);
             self.order(Output::End(old));
         }
+        let gap = self.listen_on(stream, link, after.as_ref());
         for data in missed {
             self.order(Output::Event { stream, id: None, data });
+        }
+        if let Some(session) = session.filter(|_| gap) {
+            self.announce_changes_to(link, session);
         }
         self.show_waiting_asks(link, after.as_ref());
         if let Some(session) = session {
@@ -404,22 +444,34 @@ impl Hub {
         }
     }
 
-    pub(crate) fn on_link_ended(&mut self, stream: StreamId, from: &Sender) {
-        if let Sender::Link(claim) = from {
-            self.forget_link(claim.nonce);
-            self.drop_wishes(&|link| link == claim.nonce);
-            if self.ended.len() >= MOST_ENDED {
-                self.ended.pop_front();
+    /// Ends the link and nothing else: others use the session (2025-11-25, "Session Management", the client's DELETE).
+    pub(crate) fn on_link_ended(&mut self, stream: StreamId, upstream: &UpstreamName, from: &Sender) {
+        let known = self.upstreams.contains_key(upstream);
+        match from {
+            // One whose upstream is not configured any more is to be forgotten all the same.
+            Sender::Link(claim) if claim.upstream == *upstream && !self.ended.contains(&claim.nonce) => {
+                self.forget_link(claim.nonce);
+                self.drop_wishes(&|link| link == claim.nonce);
+                if self.ended.len() >= MOST_ENDED {
+                    self.ended.pop_front();
+                }
+                self.ended.push_back(claim.nonce);
+                self.order(Output::Journal(JournalEntry::LinkEnded { link: claim.nonce }));
+                self.order(Output::Accepted(stream));
             }
-            self.ended.push_back(claim.nonce);
-            self.order(Output::Journal(JournalEntry::LinkEnded { link: claim.nonce }));
+            _ if !known => self.refuse_unknown_upstream(stream, upstream, None),
+            Sender::Link(_) | Sender::Foreign => self.refuse_foreign_link(stream, upstream, None),
+            Sender::Unknown => {
+                let text = "which session is to end: the Mcp-Session-Id header is missing";
+                self.refuse(stream, 400, mcp_wire::error(None, -32600, text, None));
+            }
         }
-        self.order(Output::Accepted(stream));
     }
 
     /// A response is gone. Up to 2025-11-25 that is no cancel: the call goes on, its events are kept.
     pub(crate) fn on_stream_closed(&mut self, stream: StreamId) {
         let used = self.streams.remove(&stream);
+        self.store.release(stream);
         if used.is_some() {
             self.lose_sight(stream);
         }

@@ -13,9 +13,10 @@ use mcp_wire::{Message, Segments, method};
 use crate::call::{CallId, Stage};
 use crate::capabilities::Offers;
 use crate::chores::Due;
+use crate::event_store::TrailId;
 use crate::failure::Outcome;
 use crate::hub::{Hub, StreamUse};
-use crate::input::Mono;
+use crate::input::{Mono, StreamId};
 use crate::levels::Level;
 use crate::link::Fate;
 use crate::lists::{Came, List, Lists};
@@ -448,6 +449,7 @@ impl Hub {
         let client_id = std::mem::replace(&mut state.client_id, heir.client_id.clone());
         let seq = std::mem::replace(&mut state.seq, heir.seq);
         let stream = std::mem::replace(&mut state.stream, heir.stream);
+        let trail = std::mem::replace(&mut state.trail, heir.trail);
         let old_deadline = std::mem::replace(&mut state.deadline, deadline);
         // Sent again it is the heir's own request, down to its token.
         (state.token, state.message, state.borrowed) = (heir.token, heir.message, state.wire.is_some());
@@ -457,27 +459,37 @@ impl Hub {
             self.streams.insert(stream, StreamUse::Call(call));
         }
         if let Some(state) = self.links.get_mut(&heir.link) {
-            state.pending.insert(heir.client_id, call);
+            state.pending.remove(&(heir.client_id.clone(), heir_call));
+            state.pending.insert((heir.client_id, call));
         }
         self.set_fate(heir.link, heir.seq, Fate::Live(call));
         if let Some(state) = self.links.get_mut(&link) {
-            if state.pending.get(&client_id) == Some(&call) {
-                state.pending.remove(&client_id);
-            }
+            state.pending.remove(&(client_id, call));
             state.heard = self.now.mono;
         }
+        self.store.hand_to(heir.trail, call);
         if let Some(stream) = stream {
             self.streams.remove(&stream);
-            if let Some(data) = last.clone() {
-                self.order(Output::Event { stream, id: None, data });
-            }
-            self.order(Output::End(stream));
         }
+        self.end_response(stream, trail, last.clone());
         self.set_fate(link, seq, last.map_or(Fate::Done, Fate::Answered));
         self.arm_sweep();
         // The heir is found under the other name from here on.
         self.end_trial(heir.session, heir_call);
         true
+    }
+
+    /// A client's response to a call that goes on without it: `last` is what it is told.
+    fn end_response(&mut self, stream: Option<StreamId>, trail: Option<TrailId>, last: Option<Segments>) {
+        if let Some(data) = last {
+            return self.conclude(stream, trail, None, data);
+        }
+        if let Some(stream) = stream {
+            self.order(Output::End(stream));
+        }
+        if let Some(trail) = trail {
+            self.store.remove(trail);
+        }
     }
 
     /// Answers a call with `{}`: what it asks for is so already.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::asks::Asks;
 use crate::call::{Call, CallId};
 use crate::ending::Ending;
+use crate::event_store::EventStore;
 use crate::flights::Later;
 use crate::input::{ExchangeId, Input, Mono, Now, Policy, StreamId, Ticket};
 use crate::link::Link;
@@ -103,6 +104,8 @@ pub struct Hub {
     pub(crate) pool: BTreeMap<PoolKey, SessionIx>,
     pub(crate) exchanges: BTreeMap<ExchangeId, Exchange>,
     pub(crate) streams: BTreeMap<StreamId, StreamUse>,
+    /// What plain clients may come back for.
+    pub(crate) store: EventStore,
     /// Numbered calls of former processes.
     pub(crate) journal: BTreeMap<(LinkNonce, Seq), JournalledCall>,
     /// Calls of former processes that no number can claim.
@@ -147,6 +150,7 @@ impl Hub {
             pool: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             streams: BTreeMap::new(),
+            store: EventStore::default(),
             journal: BTreeMap::new(),
             unclaimed: Vec::new(),
             endings: BTreeMap::new(),
@@ -191,7 +195,7 @@ impl Hub {
             Input::Listening { stream, upstream, from, after } => {
                 self.on_listening(stream, &upstream, from, after);
             }
-            Input::LinkEnded { stream, from } => self.on_link_ended(stream, &from),
+            Input::LinkEnded { stream, upstream, from } => self.on_link_ended(stream, &upstream, &from),
             Input::StreamClosed(stream) => self.on_stream_closed(stream),
             Input::Exchange(exchange, fact) => self.on_exchange(exchange, fact),
             Input::Persisted { ticket, ok } => self.on_persisted(ticket, ok),
@@ -233,6 +237,7 @@ impl Hub {
             ("timers", self.timers.len()),
         ]);
         sizes.extend(self.asks.sizes());
+        sizes.extend(self.store.sizes());
         sizes
     }
 
@@ -268,6 +273,10 @@ impl Hub {
     }
 
     pub(crate) fn order(&mut self, output: Output) {
-        self.out.push(output);
+        match output {
+            Output::Event { stream, id, data } => self.tell(stream, id, data),
+            Output::End(stream) => self.end_stream(stream),
+            output => self.out.push(output),
+        }
     }
 }

@@ -94,6 +94,8 @@ pub struct Delivery {
     pub after: Option<EventClaim>,
     /// `Evermux-Identity`: whose credentials a new link uses.
     pub identity: Option<Digest>,
+    /// Part of a 2025-03-26 batch: its events carry no id.
+    pub batched: bool,
 }
 
 /// One thing that happened on an exchange with an upstream, in the order it happened.
@@ -221,6 +223,8 @@ pub enum Input {
     LinkEnded {
         /// Its response.
         stream: StreamId,
+        /// The upstream named in the path.
+        upstream: UpstreamName,
         /// Its link.
         from: Sender,
     },

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mcp_wire::{Message, Segments, method};
 
 use crate::call::Call;
+use crate::event_store::TrailId;
 use crate::failure::{Failure, Kind};
 use crate::hub::{Hub, Pending};
 use crate::ids::BLOCK;
@@ -28,6 +29,8 @@ pub(crate) struct Held {
     pub(crate) owner: (LinkNonce, Option<Seq>),
     /// `None`: its client is away.
     pub(crate) stream: Option<StreamId>,
+    /// Where its client may come back for it by event id.
+    pub(crate) trail: Option<TrailId>,
     pub(crate) id: Option<EventClaim>,
     pub(crate) data: Segments,
 }
@@ -80,11 +83,20 @@ impl Hub {
     }
 
     fn let_held_go(&mut self, ticket: Ticket) {
-        for Held { stream, id, data, .. } in self.held.remove(&ticket).unwrap_or_default() {
-            let Some(stream) = stream else { continue };
-            self.order(Output::Event { stream, id, data });
-            self.order(Output::End(stream));
+        for Held { stream, trail, id, data, .. } in self.held.remove(&ticket).unwrap_or_default() {
+            self.conclude(stream, trail, id, data);
         }
+    }
+
+    /// The same by its trail.
+    pub(crate) fn hold_trail(&mut self, trail: TrailId, stream: StreamId) -> bool {
+        let mut all = self.held.values_mut().flatten();
+        let Some(held) = all.find(|held| held.trail == Some(trail)) else { return false };
+        if let Some(old) = held.stream.replace(stream) {
+            self.store.release(old);
+            self.order(Output::End(old));
+        }
+        true
     }
 
     /// Reserves the next block of ids: on disk before the first of them is used (D9).

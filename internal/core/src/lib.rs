@@ -16,6 +16,7 @@ pub mod class;
 mod closing;
 mod downstream;
 mod ending;
+mod event_store;
 pub mod failure;
 mod flights;
 mod hub;

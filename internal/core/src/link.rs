@@ -1,11 +1,12 @@
 //! A client's own session with the daemon: what it has asked, by number and by id.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mcp_wire::{Id, Segments};
 
 use crate::call::{CallId, copy_of};
-use crate::class::Declared;
+use crate::class::{Class, Declared};
+use crate::event_store::TrailId;
 use crate::input::{Mono, StreamId};
 use crate::lists::Pages;
 use crate::names::{Continuation, Digest, Seq};
@@ -57,8 +58,10 @@ pub(crate) struct Link {
     pub(crate) journalled_ack: Seq,
     /// Numbers below were dropped without an acknowledgement.
     pub(crate) forgotten: Seq,
-    /// In flight by the client's own id.
-    pub(crate) pending: BTreeMap<Id, CallId>,
+    /// In flight by the client's own id. A plain client may use one id for several at once: each has its own response.
+    pub(crate) pending: BTreeSet<(Id, CallId)>,
+    /// The events of its GET stream, if it is a plain client's.
+    pub(crate) trail: Option<TrailId>,
     pub(crate) heard: Mono,
     /// The attach and status it was last told in `_meta`.
     pub(crate) told: Option<(Continuation, Status)>,
@@ -78,7 +81,8 @@ impl Link {
             acked: Seq(0),
             journalled_ack: Seq(0),
             forgotten: Seq(0),
-            pending: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            trail: None,
             heard,
             told: None,
         }
@@ -125,6 +129,22 @@ impl Link {
         if !known && self.missed.len() < MOST_MISSED {
             self.missed.push(copy_of(data));
         }
+    }
+
+    /// It is no shim's: it numbers nothing and comes back by event id.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.claim.class.has(Class::PLAIN)
+    }
+
+    /// The only call in flight under this id. Of several nobody can say which is meant.
+    pub(crate) fn the_call(&self, id: &Id) -> Option<CallId> {
+        let mut all = self.pending.range((id.clone(), CallId(0))..).take_while(|(other, _)| other == id);
+        let first = all.next().map(|(_, call)| *call);
+        first.filter(|_| all.next().is_none())
+    }
+
+    pub(crate) fn is_asking(&self, id: &Id) -> bool {
+        self.pending.range((id.clone(), CallId(0))..).next().is_some_and(|(other, _)| other == id)
     }
 
     /// Nothing is under way for it.

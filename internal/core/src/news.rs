@@ -139,15 +139,30 @@ impl Hub {
         }
         let Some(session) = self.sessions.get(&ix).filter(|session| self.is_current(session)) else { return };
         let data = self.with_client_ids(ix, message);
+        let mut hearers = Vec::new();
         for link in self.links.values_mut().filter(|link| uses(link, session)) {
             let nonce = link.claim.nonce;
             if told == Some(nonce) || !audience.includes(session, nonce) {
                 continue;
             }
             match link.listening {
-                Some(stream) => self.out.push(Output::Event { stream, id: None, data: data.clone() }),
+                Some(stream) => hearers.push(stream),
                 None if lasting => link.miss(&data),
                 None => {}
+            }
+        }
+        for stream in hearers {
+            self.order(Output::Event { stream, id: None, data: data.clone() });
+        }
+    }
+
+    /// One link may have missed something that this process told it.
+    pub(crate) fn announce_changes_to(&mut self, nonce: LinkNonce, ix: SessionIx) {
+        let Some(stream) = self.links.get(&nonce).and_then(|link| link.listening) else { return };
+        for (message, audience) in self.changes(ix) {
+            let concerned = self.sessions.get(&ix).is_some_and(|session| audience.includes(session, nonce));
+            if concerned {
+                self.order(Output::Event { stream, id: None, data: Segments::from(message) });
             }
         }
     }

@@ -116,6 +116,14 @@ pub enum Output {
         /// The message; empty: only the id is news.
         data: Segments,
     },
+    /// Send an event that is nothing but an id to come back with, and how long to wait before that (2025-11-25,
+    /// "Sending Messages to the Server").
+    Prime {
+        /// The response.
+        stream: StreamId,
+        /// Becomes the event's sealed id.
+        id: Box<EventClaim>,
+    },
     /// Tell a shim that the daemon stops on purpose.
     Stopping(StreamId),
     /// End a response.

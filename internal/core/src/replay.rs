@@ -88,8 +88,12 @@ impl Hub {
             .map(|(ix, _)| *ix)
     }
 
-    /// A client came back by GET with the last event id it saw on a call's stream.
+    /// A client came back by GET with the last event id it saw on a call's stream: what followed is in the event store,
+    /// or with the server, or nobody knows.
     pub(crate) fn resume_stream(&mut self, stream: StreamId, link: LinkNonce, after: EventClaim) {
+        if self.resume_from_store(stream, link, &after) {
+            return;
+        }
         let live = self
             .session_by_trajectory(after.trajectory, after.handshake)
             .filter(|_| after.link == link)
@@ -110,6 +114,9 @@ impl Hub {
                 self.adopt(call, state, stream);
                 self.replay(call);
             }
+            (_, Some(client_id), _) if after.link == link => {
+                self.answer_unknown_under(stream, link, Some(&client_id));
+            }
             _ => {
                 let text = "nothing can be replayed after this event id";
                 self.refuse(stream, 404, mcp_wire::error(None, -32001, text, None));
@@ -123,9 +130,12 @@ impl Hub {
             session.in_flight.insert(wire, call);
         }
         if let Some(link) = self.links.get_mut(&state.link) {
-            link.pending.insert(state.client_id.clone(), call);
+            link.pending.insert((state.client_id.clone(), call));
         }
-        self.calls.insert(call, state);
+        let asked = (call, state.client_id.clone(), state.token.clone());
+        let trail = self.open_trail(stream, state.link, Some(asked));
+        self.calls.insert(call, Call { trail, ..state });
+        self.prime(call);
         self.reshow_asks(call, stream, None);
         self.limit_replay(call);
     }

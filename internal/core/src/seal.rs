@@ -11,12 +11,13 @@ use bytes::Bytes;
 use mcp_wire::Id;
 
 use crate::class::Class;
-use crate::names::{Digest, Handshake, LinkNonce, Trajectory, UpstreamName, WireId};
+use crate::names::{Digest, Generation, Handshake, LinkNonce, Trajectory, UpstreamName, WireId};
 
 const MAC: usize = 16;
 const LINK: u8 = 1;
-const EVENT: u8 = 2;
 const ASK: u8 = 3;
+/// 2 was an event id without a place.
+const EVENT: u8 = 4;
 /// An upstream's event id longer than this does not travel in ours; it stays in memory and in the journal.
 pub const LONGEST_CURSOR: usize = 512;
 
@@ -52,6 +53,28 @@ pub struct EventClaim {
     pub token: Option<Id>,
     /// The upstream's event id.
     pub cursor: Option<String>,
+    /// Where it stands among the events that this process sent to a plain client.
+    pub place: Option<Place>,
+}
+
+impl EventClaim {
+    /// It stood on the way to an answer, not on a GET stream.
+    pub fn is_of_call(&self) -> bool {
+        self.wire.0 != 0 || self.place.is_some_and(|place| place.of_call)
+    }
+}
+
+/// Where an event stands on its response: good for the process that sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The process.
+    pub generation: Generation,
+    /// Which of its event streams.
+    pub trail: u64,
+    /// Its number there.
+    pub number: u64,
+    /// The stream leads to an answer; else it is a GET stream.
+    pub of_call: bool,
 }
 
 /// What the id of an ask says: who was asked, on whose stream, and what the server calls it. The same ask has the
@@ -124,6 +147,7 @@ impl Sealer {
         put_optional(&mut out, claim.token.as_ref().map(Id::as_raw));
         let cursor = claim.cursor.as_ref().filter(|cursor| cursor.len() <= LONGEST_CURSOR);
         put_optional(&mut out, cursor.map(String::as_bytes));
+        put_place(&mut out, claim.place);
         self.close(out)
     }
 
@@ -142,6 +166,7 @@ impl Sealer {
                 Some(bytes) => Some(String::from_utf8(bytes).ok()?),
                 None => None,
             },
+            place: take_place(&mut rest)?,
         };
         rest.is_empty().then_some(claim)
     }
@@ -205,6 +230,31 @@ fn put_optional(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
     }
 }
 
+fn put_place(out: &mut Vec<u8>, place: Option<Place>) {
+    out.push(match place {
+        None => 0,
+        Some(Place { of_call: false, .. }) => 1,
+        Some(Place { of_call: true, .. }) => 2,
+    });
+    if let Some(place) = place {
+        out.extend(place.generation.0.to_be_bytes());
+        out.extend(place.trail.to_be_bytes());
+        out.extend(place.number.to_be_bytes());
+    }
+}
+
+fn take_place(rest: &mut &[u8]) -> Option<Option<Place>> {
+    let of_call = match take::<1>(rest)?[0] {
+        0 => return Some(None),
+        1 => false,
+        2 => true,
+        _ => return None,
+    };
+    let mut number = || take(rest).map(u64::from_be_bytes);
+    let (generation, trail, number) = (Generation(number()?), number()?, number()?);
+    Some(Some(Place { generation, trail, number, of_call }))
+}
+
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (head, tail) = rest.split_first_chunk::<N>()?;
     *rest = tail;
@@ -264,6 +314,7 @@ mod tests {
             client_id: Some(Id::number(4)),
             token: None,
             cursor: Some("stream-1_17".into()),
+            place: Some(Place { generation: Generation(5), trail: 6, number: 7, of_call: true }),
         }
     }
 

@@ -23,6 +23,10 @@ const UNREAD_ANSWER: usize = 96 * 1024 * 1024;
 /// The same of a GET stream: a listener that reads nothing costs this much for as long as its connection lasts.
 const UNREAD_NEWS: usize = 4 * 1024 * 1024;
 
+/// How long a client whose stream broke is asked to wait before it comes back (SSE `retry`, in ms): a daemon that was
+/// killed serves again by then.
+const RETRY_MS: u32 = 1000;
+
 /// How a response begins.
 pub(crate) enum Head {
     /// 200 with events.
@@ -75,6 +79,11 @@ impl Sink {
             false => bytes,
         };
         chunks.into_iter().map(hold).all(|chunk| self.push(chunk)) && !slow
+    }
+
+    /// Sends an id to come back with. `false`: the client is gone.
+    pub(crate) fn prime(&self, id: &str) -> bool {
+        self.push(Bytes::from(format!("id: {id}\nretry: {RETRY_MS}\ndata: \n\n")))
     }
 
     pub(crate) fn push(&self, chunk: Bytes) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use evermux_core::class::Class;
 use evermux_core::input::{Delivery, Input, Sender, StreamId};
 use evermux_core::names::{Seq, UpstreamName};
 use evermux_core::seal::Sealer;
@@ -72,12 +73,18 @@ impl Face {
                 Err(reply) => *reply,
             },
             Method::GET => match self.delivery(&parts.headers) {
+                Ok(Delivery { after: None, .. })
+                    if is_plain(&from) && parts.headers.contains_key("last-event-id") =>
+                {
+                    // Taken for none, its client would wait on a GET stream for the answer to a call.
+                    malformed(StatusCode::BAD_REQUEST, "the Last-Event-ID is no event id of this session")
+                }
                 Ok(Delivery { after, .. }) => {
                     self.ask(stream, Input::Listening { stream, upstream, from, after }).await
                 }
                 Err(reply) => *reply,
             },
-            Method::DELETE => self.ask(stream, Input::LinkEnded { stream, from }).await,
+            Method::DELETE => self.ask(stream, Input::LinkEnded { stream, upstream, from }).await,
             _ => {
                 let mut reply = plain(StatusCode::METHOD_NOT_ALLOWED, Bytes::new());
                 reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
@@ -134,6 +141,7 @@ impl Face {
             ack: checked(headers, "Evermux-Ack", "a whole number", number)?.map(Seq),
             after,
             identity: checked(headers, "Evermux-Identity", "32 hex digits", |text| text.parse().ok())?,
+            batched: false,
         })
     }
 
@@ -171,6 +179,10 @@ fn checked<T>(
     value.map(Some).ok_or_else(|| {
         Box::new(malformed(StatusCode::BAD_REQUEST, &format!("the header {name} must be {form}, once")))
     })
+}
+
+fn is_plain(from: &Sender) -> bool {
+    matches!(from, Sender::Link(claim) if claim.class.has(Class::PLAIN))
 }
 
 struct Waiting<'a> {

@@ -321,6 +321,11 @@ impl Reactor {
                 let taken = sink.event(id.as_deref(), &data);
                 self.gone_unless(taken, stream);
             }
+            Output::Prime { stream, id } => {
+                let id = self.parts.sealer.event(&id);
+                let taken = self.sinks.get(&stream).is_none_or(|sink| sink.prime(&id));
+                self.gone_unless(taken, stream);
+            }
             Output::Stopping(stream) => {
                 if let Some(sink) = self.sinks.get(&stream) {
                     sink.push(bytes::Bytes::from_static(b"event: evermux/stopped\ndata: \n\n"));

@@ -36,6 +36,8 @@ pub struct Client {
     pub link: Option<LinkClaim>,
     pub sent: BTreeMap<u64, Sent>,
     pub heard: Vec<String>,
+    /// The last event it saw on its GET stream.
+    pub position: Option<EventClaim>,
     /// The raw ids of what it was asked, as often as it came.
     pub asked: Vec<String>,
     /// Marks of news that it was told, on whatever stream.
@@ -43,6 +45,7 @@ pub struct Client {
     /// Says `Evermux-Seq` and `Evermux-Ack`, as the shim does.
     pub numbers: bool,
     pub acks: bool,
+    pub batched: bool,
     pub gone: bool,
     pub ids: u64,
     pub next_raw_id: Option<String>,
@@ -56,10 +59,12 @@ impl Client {
             link: None,
             sent: BTreeMap::new(),
             heard: Vec::new(),
+            position: None,
             asked: Vec::new(),
             news: BTreeSet::new(),
             numbers: true,
             acks: true,
+            batched: false,
             gone: false,
             ids: 0,
             next_raw_id: None,
@@ -126,7 +131,10 @@ impl Client {
     }
 
     pub fn seq_of(&self, after: &EventClaim) -> u64 {
-        let mine = |sent: &&u64| self.sent[sent].last_event.as_ref().is_some_and(|e| e.wire == after.wire);
+        let mine = |sent: &&u64| {
+            let last = self.sent[sent].last_event.as_ref();
+            last.is_some_and(|e| if after.place.is_some() { e == after } else { e.wire == after.wire })
+        };
         *self.sent.keys().rev().find(mine).expect("an event of one of my calls")
     }
 

@@ -25,7 +25,7 @@ use evermux_core::input::{Delivery, ExchangeId, Fact, Input, Now, Policy, Sender
 use evermux_core::names::{Digest, Generation, UpstreamName};
 use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
 use evermux_core::record::Fingerprint;
-use evermux_core::seal::{LinkClaim, Sealer};
+use evermux_core::seal::{LinkClaim, Place, Sealer};
 use evermux_core::status::SessionReport;
 use mcp_wire::{Kind, Message};
 
@@ -57,6 +57,9 @@ pub struct Response {
     pub listening: bool,
     pub bodies: Vec<String>,
     pub ids: usize,
+    /// Priming events.
+    pub primes: usize,
+    pub place: Option<Place>,
 }
 
 pub struct World {
@@ -259,6 +262,10 @@ impl World {
             }
             Output::Refuse { stream, status, body } => self.refuse(stream, status, &body),
             Output::Event { stream, id, data } => self.event(stream, id, &data.into_bytes()),
+            Output::Prime { stream, id } => {
+                self.response(stream).primes += 1;
+                self.event(stream, Some(*id), &Bytes::new());
+            }
             Output::Stopping(stream) => self.response(stream).stopping = true,
             Output::End(stream) => {
                 let response = self.response(stream);
@@ -334,6 +341,12 @@ impl World {
         let response = self.response(stream);
         assert!(response.accepted && !response.ended, "an event outside of an open response {stream:?}");
         response.ids += usize::from(id.is_some());
+        if let Some(place) = id.as_ref().and_then(|id| id.place) {
+            let former = response.place.replace(place);
+            let same = |former: &Place| (former.generation, former.trail) == (place.generation, place.trail);
+            let in_order = former.is_none_or(|former| same(&former) && former.number < place.number);
+            assert!(in_order, "S13: {place:?} after {former:?}");
+        }
         let (client, seq, listening, closed) =
             (response.client, response.seq, response.listening, response.closed);
         if let Ok(message) = Message::parse(data.clone())
@@ -358,7 +371,11 @@ impl World {
                 client.link.as_ref().map(|claim| claim.nonce),
                 "another link's event id"
             );
-            client.saw(seq, id);
+            if listening {
+                client.position = Some(id);
+            } else {
+                client.saw(seq, id);
+            }
         }
         if !data.is_empty() && !listening {
             client.receive(seq, data);
@@ -389,6 +406,16 @@ impl World {
     pub fn client_of(&mut self, identity: Option<u128>) -> usize {
         self.clients.push(Client::new(identity.map(Digest)));
         self.clients.len() - 1
+    }
+
+    /// A client that is no shim, and has initialized.
+    pub fn plain(&mut self, revision: &str) -> usize {
+        let client = self.client();
+        self.clients[client].numbers = false;
+        let params = format!(r#"{{"protocolVersion":"{revision}","capabilities":{{"elicitation":{{}}}}}}"#);
+        self.ask(client, "initialize", &params);
+        self.tell(client, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        client
     }
 
     /// A client that has initialized.
@@ -489,6 +516,7 @@ impl World {
             ack: state.numbers.then(|| evermux_core::names::Seq(state.lowest_open())),
             after: state.sent[&seq].last_event.clone(),
             identity: state.identity,
+            batched: state.batched,
         };
         let is_greeting = state.sent[&seq].body.contains("\"initialize\"");
         let from = match &state.link {
@@ -499,6 +527,27 @@ impl World {
         let upstream = NAME.into();
         self.put(Input::Posted { stream, upstream, from, message, delivery });
         stream
+    }
+
+    /// A client comes back for what it sent: by its number, or by the last event it saw. Who has neither gives up.
+    pub fn again(&mut self, client: usize, seq: u64) {
+        let state = &self.clients[client];
+        let sent = &state.sent[&seq];
+        if state.numbers || sent.stream.is_none() || sent.body.contains("\"initialize\"") {
+            self.deliver(client, seq);
+            return;
+        }
+        match sent.last_event.clone().filter(|_| state.link.is_some()) {
+            Some(after) => drop(self.listen_after(client, Some(after))),
+            None => self.clients[client].sent.get_mut(&seq).expect("noted").cancelled = true,
+        }
+    }
+
+    /// Its connection breaks, and nobody at this end knows yet: what is sent from here on is lost.
+    pub fn break_off(&mut self, client: usize, seq: u64) {
+        if let Some(stream) = self.clients[client].sent[&seq].stream {
+            self.response(stream).closed = true;
+        }
     }
 
     pub fn stream(&mut self, client: usize, seq: u64) -> StreamId {
@@ -512,11 +561,21 @@ impl World {
         self.listen_after(client, None)
     }
 
+    /// The client's GET stream, gone on with behind an event of it.
+    pub fn listen_on(&mut self, client: usize, after: evermux_core::seal::EventClaim) -> StreamId {
+        let stream = self.stream(client, 0);
+        self.response(stream).listening = true;
+        let from = Sender::Link(self.clients[client].link.clone().expect("joined"));
+        self.put(Input::Listening { stream, upstream: NAME.into(), from, after: Some(after) });
+        stream
+    }
+
     pub fn listen_after(&mut self, client: usize, after: Option<evermux_core::seal::EventClaim>) -> StreamId {
         let seq = after.as_ref().map_or(0, |after| self.clients[client].seq_of(after));
         let stream = self.stream(client, seq);
         self.response(stream).listening = after.is_none();
         if after.is_some() {
+            self.break_off(client, seq);
             self.clients[client].sent.get_mut(&seq).expect("a call").stream = Some(stream);
         }
         let from = Sender::Link(self.clients[client].link.clone().expect("joined"));
@@ -539,7 +598,7 @@ impl World {
         let stream = self.stream(client, 0);
         let from = Sender::Link(self.clients[client].link.clone().expect("joined"));
         self.clients[client].gone = true;
-        self.put(Input::LinkEnded { stream, from });
+        self.put(Input::LinkEnded { stream, upstream: NAME.into(), from });
     }
 
     /// A client that has initialized with these capabilities.
@@ -613,7 +672,7 @@ impl World {
     pub fn come_back(&mut self) {
         for client in 0..self.clients.len() {
             for seq in self.clients[client].unsettled() {
-                self.deliver(client, seq);
+                self.again(client, seq);
             }
         }
     }

@@ -32,6 +32,8 @@ pub(crate) enum Op {
     Tell(u8),
     Cancel(u8, u8),
     HangUp(u8, u8),
+    /// A connection breaks, and the daemon does not know yet.
+    Break(u8, u8),
     Repeat(u8, u8),
     Listen(u8),
     EndLink(u8),
@@ -77,6 +79,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         1 => small().prop_map(Op::Tell),
         4 => (small(), small()).prop_map(|(c, k)| Op::Cancel(c, k)),
         4 => (small(), small()).prop_map(|(c, k)| Op::HangUp(c, k)),
+        3 => (small(), small()).prop_map(|(c, k)| Op::Break(c, k)),
         6 => (small(), small()).prop_map(|(c, k)| Op::Repeat(c, k)),
         3 => small().prop_map(Op::Listen),
         1 => small().prop_map(Op::EndLink),
@@ -142,6 +145,7 @@ impl Play {
         if self.w.clients.len() < MOST_CLIENTS {
             let identity = if self.w.clients.len() % 3 == 2 { 2 } else { 1 };
             let client = self.w.client_of(Some(identity));
+            self.w.clients[client].numbers = client.is_multiple_of(2);
             let classes = self.share == Share::Classes && self.w.clients.len() % 2 == 1;
             let less = r#"{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}}}"#;
             let able = r#"{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"sampling":{}}}"#;
@@ -212,7 +216,12 @@ impl Play {
             }
             Op::Repeat(client, n) => {
                 if let Some((client, seq)) = self.unsettled(client, n) {
-                    self.w.deliver(client, seq);
+                    self.w.again(client, seq);
+                }
+            }
+            Op::Break(client, n) => {
+                if let Some((client, seq)) = self.unsettled(client, n) {
+                    self.w.break_off(client, seq);
                 }
             }
             Op::Listen(client) => {

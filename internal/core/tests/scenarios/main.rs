@@ -16,6 +16,7 @@ mod memory;
 mod news;
 mod numbers;
 mod own;
+mod plain;
 mod pool;
 mod replays;
 mod rotation;

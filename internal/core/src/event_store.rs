@@ -1,0 +1,409 @@
+//! What a plain HTTP client may come back for: the events of its responses, under ids that say where they stand.
+//!
+//! A shim numbers its messages and asks again for what it has not got. Any other client has `Last-Event-ID` alone
+//! (2025-11-25, "Resumability and Redelivery"), and what was written into a connection that broke is nowhere else: the
+//! server's own events reach us once, and many servers number none. So each of its event streams is a *trail* here:
+//! numbered, bounded, and left for a while after its end. It lives in memory. After a kill an id still names the
+//! server's position, and the replay is the server's (`replay.rs`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use mcp_wire::{Id, Segments};
+
+use crate::call::{CallId, copy_of};
+use crate::class::Class;
+use crate::hub::Hub;
+use crate::input::{Mono, StreamId};
+use crate::link::LARGEST_KEPT;
+use crate::names::{Handshake, LinkNonce, Trajectory, WireId};
+use crate::output::Output;
+use crate::seal::{EventClaim, Place};
+
+/// Events of one trail that are kept, and their bytes.
+const MOST_EVENTS: usize = 256;
+const MOST_BYTES: usize = 256 * 1024;
+/// Trails of one link that have ended and are kept, and of all links; and the bytes of the latter.
+const MOST_ENDED: usize = 32;
+const MOST_ENDED_OF_ALL: usize = 4096;
+const MOST_ENDED_BYTES: usize = 16 * 1024 * 1024;
+/// An ended trail is kept this long: a client that is still there comes back within seconds.
+const ENDED_FOR: Duration = Duration::from_secs(300);
+
+/// Names a trail inside this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TrailId(pub u64);
+
+/// An event that went out, or would have.
+#[derive(Debug)]
+struct Told {
+    id: EventClaim,
+    number: u64,
+    data: Segments,
+}
+
+#[derive(Debug)]
+struct Trail {
+    link: LinkNonce,
+    /// Whose answer it leads to; `None`: a GET stream, or the call is over.
+    call: Option<CallId>,
+    /// The newest id, and so how far the server's own events have come.
+    position: EventClaim,
+    place: Place,
+    /// Its client knows events without data. Older SDKs take the empty text for a message and report an error.
+    primed: bool,
+    told: VecDeque<Told>,
+    bytes: usize,
+    /// Events up to this number cannot all be had again.
+    lost: u64,
+    ended: Option<Mono>,
+}
+
+impl Trail {
+    /// Gives an event its id, and keeps it.
+    fn tell(&mut self, id: Option<EventClaim>, data: &Segments) -> EventClaim {
+        self.place.number += 1;
+        let id = EventClaim { place: Some(self.place), ..id.unwrap_or_else(|| self.position.clone()) };
+        self.position = id.clone();
+        if data.len() > LARGEST_KEPT {
+            self.lost = self.place.number;
+            return id;
+        }
+        self.bytes += data.len();
+        self.told.push_back(Told { id: id.clone(), number: self.place.number, data: copy_of(data) });
+        while self.told.len() > MOST_EVENTS || self.bytes > MOST_BYTES {
+            let Some(oldest) = self.told.pop_front() else { break };
+            self.bytes -= oldest.data.len();
+            self.lost = oldest.number;
+        }
+        id
+    }
+
+    /// Its last event, the answer, can be had again, or was seen.
+    fn has_end(&self, seen: u64) -> bool {
+        let last = self.place.number;
+        seen >= last || self.told.back().is_some_and(|told| told.number == last)
+    }
+}
+
+/// All trails.
+#[derive(Debug, Default)]
+pub(crate) struct EventStore {
+    trails: BTreeMap<TrailId, Trail>,
+    /// Which response carries which trail. `None`: its events have no ids, as those of a batch.
+    carried: BTreeMap<StreamId, Option<TrailId>>,
+    /// Those that have ended: ids grow, so the first is the oldest.
+    ended: BTreeSet<TrailId>,
+    ended_of: BTreeMap<LinkNonce, BTreeSet<TrailId>>,
+    ended_bytes: usize,
+    count: u64,
+}
+
+impl EventStore {
+    pub(crate) fn sizes(&self) -> [(&'static str, usize); 2] {
+        [("trails", self.trails.len() - self.ended.len()), ("carried", self.carried.len())]
+    }
+
+    /// The response is gone, or carries nothing more; its trail goes on.
+    pub(crate) fn release(&mut self, stream: StreamId) {
+        self.carried.remove(&stream);
+    }
+
+    /// The response's events carry no ids.
+    pub(crate) fn leave_bare(&mut self, stream: StreamId) {
+        self.carried.insert(stream, None);
+    }
+
+    pub(crate) fn carry(&mut self, stream: StreamId, trail: TrailId) {
+        self.carried.insert(stream, Some(trail));
+    }
+
+    /// The answer that a trail leads to is another call's now.
+    pub(crate) fn hand_to(&mut self, trail: Option<TrailId>, call: CallId) {
+        if let Some(trail) = trail.and_then(|trail| self.trails.get_mut(&trail)) {
+            trail.call = Some(call);
+        }
+    }
+
+    fn add(&mut self, trail: Trail) -> TrailId {
+        self.count += 1;
+        let id = TrailId(self.count);
+        let place = Place { trail: id.0, ..trail.place };
+        self.trails.insert(id, Trail { place, ..trail });
+        id
+    }
+
+    fn of_stream(&mut self, stream: StreamId) -> Option<&mut Trail> {
+        let trail = (*self.carried.get(&stream)?)?;
+        self.trails.get_mut(&trail)
+    }
+
+    /// The place of the last event on a response.
+    pub(crate) fn place_on(&self, stream: StreamId) -> Option<Place> {
+        let trail = (*self.carried.get(&stream)?)?;
+        Some(self.trails.get(&trail)?.place)
+    }
+
+    /// The last event on a response is a question: it is shown again for as long as it is open, and only then.
+    pub(crate) fn blank(&mut self, stream: StreamId) {
+        let Some(trail) = self.of_stream(stream) else { return };
+        if let Some(told) = trail.told.back_mut().filter(|told| told.number == trail.place.number) {
+            trail.bytes -= told.data.len();
+            told.data = Segments::default();
+        }
+    }
+
+    fn end(&mut self, id: TrailId, now: Mono) {
+        let Some(trail) = self.trails.get_mut(&id).filter(|trail| trail.ended.is_none()) else { return };
+        (trail.ended, trail.call) = (Some(now), None);
+        self.ended.insert(id);
+        self.ended_bytes += trail.bytes;
+        let mine = self.ended_of.entry(trail.link).or_default();
+        mine.insert(id);
+        // A client with many calls pushes out its own.
+        if let Some(oldest) = mine.first().copied().filter(|_| mine.len() > MOST_ENDED) {
+            self.remove(oldest);
+        }
+        while self.ended.len() > MOST_ENDED_OF_ALL || self.ended_bytes > MOST_ENDED_BYTES {
+            let Some(oldest) = self.ended.first().copied() else { break };
+            self.remove(oldest);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: TrailId) {
+        let Some(trail) = self.trails.remove(&id) else { return };
+        if self.ended.remove(&id) {
+            self.ended_bytes -= trail.bytes;
+        }
+        if let Some(mine) = self.ended_of.get_mut(&trail.link) {
+            mine.remove(&id);
+            if mine.is_empty() {
+                self.ended_of.remove(&trail.link);
+            }
+        }
+    }
+
+    /// The link is gone, and with it whoever could come back.
+    pub(crate) fn forget_link(&mut self, link: LinkNonce) {
+        let mine = self.trails.iter().filter(|(_, trail)| trail.link == link).map(|(id, _)| *id);
+        for id in mine.collect::<Vec<_>>() {
+            self.remove(id);
+        }
+    }
+
+    /// Drops what nobody came back for.
+    pub(crate) fn sweep(&mut self, now: Mono) {
+        let old = |id: &&TrailId| {
+            let trail = self.trails.get(*id);
+            trail.and_then(|trail| trail.ended).is_some_and(|at| now.saturating_sub(at) >= ENDED_FOR)
+        };
+        for id in self.ended.iter().filter(old).copied().collect::<Vec<_>>() {
+            self.remove(id);
+        }
+    }
+}
+
+impl Hub {
+    /// Begins the trail of a response, if its client is one that comes back by event id.
+    pub(crate) fn open_trail(
+        &mut self,
+        stream: StreamId,
+        link: LinkNonce,
+        call: Option<(CallId, Id, Option<Id>)>,
+    ) -> Option<TrailId> {
+        let claim = &self.links.get(&link)?.claim;
+        if !claim.class.has(Class::PLAIN) {
+            return None;
+        }
+        let primed = claim.version.as_str() >= mcp_wire::version::LATEST_SESSION;
+        let of_call = call.is_some();
+        let (call, client_id, token) =
+            call.map_or((None, None, None), |(call, id, token)| (Some(call), Some(id), token));
+        let position = EventClaim {
+            link,
+            trajectory: Trajectory(0),
+            handshake: Handshake(0),
+            wire: WireId(0),
+            client_id,
+            token,
+            cursor: None,
+            place: None,
+        };
+        let place = Place { generation: self.generation, trail: 0, number: 0, of_call };
+        let (told, bytes, lost, ended) = (VecDeque::new(), 0, 0, None);
+        let trail = self.store.add(Trail { link, call, position, place, primed, told, bytes, lost, ended });
+        self.store.carry(stream, trail);
+        Some(trail)
+    }
+
+    /// Gives a response an id to come back with, before anything happens on it (2025-11-25, "Sending Messages to the
+    /// Server": a priming event). Once more when the call is on its way: then the id names it in every process.
+    pub(crate) fn prime(&mut self, call: CallId) {
+        let Some(state) = self.calls.get(&call) else { return };
+        let (Some(stream), Some(trail)) = (state.stream, state.trail) else { return };
+        let named = self.event_claim(call, state.cursor.clone());
+        let Some(trail) = self.store.trails.get_mut(&trail) else { return };
+        if let Some(named) = named {
+            trail.position = named;
+        }
+        self.prime_stream(stream);
+    }
+
+    pub(crate) fn prime_stream(&mut self, stream: StreamId) {
+        let Some(trail) = self.store.of_stream(stream).filter(|trail| trail.primed) else { return };
+        trail.place.number += 1;
+        trail.position.place = Some(trail.place);
+        let id = Box::new(trail.position.clone());
+        self.out.push(Output::Prime { stream, id });
+    }
+
+    /// Every event passes here on its way out: those of a trail get their id and are kept.
+    pub(crate) fn tell(&mut self, stream: StreamId, id: Option<EventClaim>, data: Segments) {
+        let Some(trail) = self.store.carried.get(&stream).copied() else {
+            self.out.push(Output::Event { stream, id, data });
+            return;
+        };
+        let (id, silent) = match trail.and_then(|trail| self.store.trails.get_mut(&trail)) {
+            Some(trail) => (Some(trail.tell(id, &data)), !trail.primed),
+            None => (None, true),
+        };
+        // Only a position, for a client that does not know events without data: its next event has it too.
+        if !(silent && data.is_empty()) {
+            self.out.push(Output::Event { stream, id, data });
+        }
+    }
+
+    /// A response ends for good: what it told is kept for a while.
+    pub(crate) fn end_stream(&mut self, stream: StreamId) {
+        if let Some(Some(trail)) = self.store.carried.remove(&stream) {
+            let of_call = self.store.trails.get(&trail).is_some_and(|trail| trail.place.of_call);
+            if of_call {
+                self.end_trail(trail);
+            }
+        }
+        self.out.push(Output::End(stream));
+    }
+
+    fn end_trail(&mut self, trail: TrailId) {
+        self.store.end(trail, self.now.mono);
+        self.arm_sweep();
+    }
+
+    /// The last word on a call: out on its response, or kept for a client that is away.
+    pub(crate) fn conclude(
+        &mut self,
+        stream: Option<StreamId>,
+        trail: Option<TrailId>,
+        id: Option<EventClaim>,
+        data: Segments,
+    ) {
+        // A response that broke while its answer waited carries nothing any more.
+        let away = |stream: &StreamId| trail.is_some() && !self.store.carried.contains_key(stream);
+        if let Some(stream) = stream.filter(|stream| !away(stream)) {
+            self.tell(stream, id, data);
+            self.end_stream(stream);
+        } else if let Some(id_of) = trail
+            && let Some(trail) = self.store.trails.get_mut(&id_of)
+        {
+            trail.tell(id, &data);
+            self.end_trail(id_of);
+        }
+    }
+
+    /// What a call kept for an absent client becomes part of what that client may come back for.
+    pub(crate) fn store_kept(&mut self, trail: Option<TrailId>, kept: Vec<crate::call::Kept>) {
+        let Some(trail) = trail.and_then(|trail| self.store.trails.get_mut(&trail)) else { return };
+        for event in kept.into_iter().filter(|event| event.ask.is_none() && !event.data.is_empty()) {
+            trail.tell(event.id, &event.data);
+        }
+    }
+
+    /// A client came back with the id of an event of this process. `false`: the store cannot say what followed it.
+    pub(crate) fn resume_from_store(
+        &mut self,
+        stream: StreamId,
+        link: LinkNonce,
+        after: &EventClaim,
+    ) -> bool {
+        let Some(place) = after.place.filter(|place| place.generation == self.generation) else {
+            return false;
+        };
+        let id = TrailId(place.trail);
+        let Some(trail) = self.store.trails.get(&id).filter(|trail| trail.link == link) else { return false };
+        if let Some(call) = trail.call.filter(|call| self.is_open(*call)) {
+            self.attach_after(call, stream, Some(place));
+            self.reshow_asks(call, stream, Some(after));
+            return true;
+        }
+        if trail.ended.is_none() {
+            // Its answer waits for the disk.
+            if self.hold_trail(id, stream) {
+                self.out.push(Output::Accept { stream, link: None });
+                self.store.carry(stream, id);
+                self.tell_again(stream, place.number);
+                return true;
+            }
+            return false;
+        }
+        if !trail.has_end(place.number) {
+            return false;
+        }
+        self.out.push(Output::Accept { stream, link: None });
+        self.store.carry(stream, id);
+        self.tell_again(stream, place.number);
+        self.store.release(stream);
+        self.out.push(Output::End(stream));
+        true
+    }
+
+    /// What followed an event on a trail, under the ids it had.
+    pub(crate) fn tell_again(&mut self, stream: StreamId, seen: u64) {
+        let Some(trail) = self.store.of_stream(stream) else { return };
+        let after = trail.told.iter().filter(|told| told.number > seen);
+        // The position of an event without data is that of the next one, and what comes twice is worse than that.
+        let with_data = after.filter(|told| !told.data.is_empty());
+        let again: Vec<_> = with_data.map(|told| (told.id.clone(), told.data.clone())).collect();
+        for (id, data) in again {
+            self.out.push(Output::Event { stream, id: Some(id), data });
+        }
+    }
+
+    /// The GET stream of a plain client, gone on with where it broke, or begun. Says whether something that it should
+    /// have heard can be lost.
+    pub(crate) fn listen_on(
+        &mut self,
+        stream: StreamId,
+        link: LinkNonce,
+        after: Option<&EventClaim>,
+    ) -> bool {
+        let Some(known) = self.links.get(&link).map(|state| state.trail) else { return false };
+        let place = after.and_then(|after| after.place).filter(|place| place.generation == self.generation);
+        let seen = place.filter(|place| known.is_some_and(|known| known.0 == place.trail));
+        if let (Some(seen), Some(known)) = (seen, known)
+            && self.store.trails.contains_key(&known)
+        {
+            self.store.carry(stream, known);
+            self.tell_again(stream, seen.number);
+            return self.store.of_stream(stream).is_some_and(|trail| seen.number < trail.lost);
+        }
+        if let Some(old) = known {
+            self.store.remove(old);
+        }
+        let trail = self.open_trail(stream, link, None);
+        if let Some(state) = self.links.get_mut(&link) {
+            state.trail = trail;
+        }
+        self.prime_stream(stream);
+        false
+    }
+}
+
+/// Whether a client has seen what was told at `told`, if it says that it has seen all up to `after`.
+pub(crate) fn has_seen(told: Option<Place>, after: Option<&EventClaim>) -> bool {
+    match (told, after.and_then(|after| after.place)) {
+        (Some(told), Some(seen)) => {
+            (told.generation, told.trail) == (seen.generation, seen.trail) && told.number <= seen.number
+        }
+        _ => false,
+    }
+}
