@@ -713,6 +713,15 @@ impl World {
         self.started.iter().filter(|(_, open)| method_of(open) == method).count()
     }
 
+    /// The last event id that a client saw on the way to an answer.
+    pub fn last_event(&self, client: usize, seq: u64) -> evermux_core::seal::EventClaim {
+        self.clients[client].sent[&seq].last_event.clone().expect("an event id")
+    }
+
+    pub fn stream_of(&self, client: usize, seq: u64) -> StreamId {
+        self.clients[client].sent[&seq].stream.expect("a response")
+    }
+
     /// What a client heard on its GET streams since it was last asked.
     pub fn heard(&mut self, client: usize) -> Vec<String> {
         std::mem::take(&mut self.clients[client].heard)

@@ -24,20 +24,12 @@ fn held(revision: &str) -> (World, usize, u64, evermux_core::input::ExchangeId) 
     (w, client, call, exchange)
 }
 
-fn last(w: &World, client: usize, call: u64) -> EventClaim {
-    w.clients[client].sent[&call].last_event.clone().expect("an event id")
-}
-
-fn stream_of(w: &World, client: usize, call: u64) -> evermux_core::input::StreamId {
-    w.clients[client].sent[&call].stream.expect("a response")
-}
-
 #[test]
 fn the_first_event_is_an_id_to_come_back_with() {
     let (w, client, call, _) = held(NEWEST);
-    let response = &w.responses[&stream_of(&w, client, call)];
+    let response = &w.responses[&w.stream_of(client, call)];
     assert_eq!((response.primes, response.ids, response.bodies.len()), (1, 1, 0));
-    assert_ne!(last(&w, client, call).wire.0, 0, "it names the call in every process");
+    assert_ne!(w.last_event(client, call).wire.0, 0, "it names the call in every process");
 }
 
 #[test]
@@ -47,17 +39,17 @@ fn a_call_that_waits_has_an_id_at_once_and_a_better_one_later() {
     w.upstream.rule("ping", Answer::Hold);
     w.kill(9);
     let call = w.call(client);
-    assert_eq!((w.sent("tools/call"), w.responses[&stream_of(&w, client, call)].primes), (0, 1));
-    let early = last(&w, client, call);
+    assert_eq!((w.sent("tools/call"), w.responses[&w.stream_of(client, call)].primes), (0, 1));
+    let early = w.last_event(client, call);
     w.upstream.rule("tools/call", Answer::Hold);
     let ping = w.exchange("ping");
     let text = result_of(&w.open[&ping].clone());
     w.fact(ping, head());
     w.fact(ping, says(&text));
-    assert_eq!(w.responses[&stream_of(&w, client, call)].primes, 2);
-    assert_ne!(last(&w, client, call).wire, early.wire);
+    assert_eq!(w.responses[&w.stream_of(client, call)].primes, 2);
+    assert_ne!(w.last_event(client, call).wire, early.wire);
     w.break_off(client, call);
-    w.listen_after(client, Some(last(&w, client, call)));
+    w.listen_after(client, Some(w.last_event(client, call)));
     let exchange = w.exchange("tools/call");
     let text = result_of(&w.open[&exchange].clone());
     w.fact(exchange, says(&text));
@@ -69,7 +61,7 @@ fn an_answer_lost_on_the_way_comes_again_from_the_store() {
     let (mut w, client, call, exchange) = held(NEWEST);
     let wire = w.wire(exchange);
     w.fact(exchange, says(&progress(wire, 1)));
-    let seen = last(&w, client, call);
+    let seen = w.last_event(client, call);
     w.break_off(client, call);
     w.fact(exchange, says(&progress(wire, 2)));
     let text = result_of(&w.open[&exchange].clone());
@@ -91,7 +83,7 @@ fn what_comes_while_a_client_is_away_waits_for_it() {
     w.fact(exchange, says(&progress(wire, 1)));
     let text = result_of(&w.open[&exchange].clone());
     w.fact(exchange, says(&text));
-    w.listen_after(client, Some(last(&w, client, call)));
+    w.listen_after(client, Some(w.last_event(client, call)));
     assert_eq!(w.outcome(client, call), "ok");
     assert_eq!(w.clients[client].sent[&call].progress.len(), 1);
 }
@@ -100,7 +92,7 @@ fn what_comes_while_a_client_is_away_waits_for_it() {
 fn who_comes_back_early_gets_the_rest_as_it_comes() {
     let (mut w, client, call, exchange) = held(NEWEST);
     let wire = w.wire(exchange);
-    let seen = last(&w, client, call);
+    let seen = w.last_event(client, call);
     w.break_off(client, call);
     w.fact(exchange, says(&progress(wire, 1)));
     // The daemon does not know that the first response is gone.
@@ -121,10 +113,10 @@ fn after_a_kill_the_replay_is_the_servers() {
     let answer = says_at(&result_of(&open), &format!("s1/{wire}/2"));
     w.kill(9);
     w.upstream.rule("GET", Answer::Facts(vec![head(), answer, clean()]));
-    w.listen_after(client, Some(last(&w, client, call)));
+    w.listen_after(client, Some(w.last_event(client, call)));
     assert_eq!(w.outcome(client, call), "ok");
     assert_eq!((w.sent("tools/call"), w.sent("initialize")), (1, 1));
-    let first = last(&w, client, call);
+    let first = w.last_event(client, call);
     assert_eq!(first.place.map(|place| place.generation.0), Some(2), "ids go on in the next process");
 }
 
@@ -132,7 +124,7 @@ fn after_a_kill_the_replay_is_the_servers() {
 fn after_a_kill_nobody_knows_where_the_server_has_no_event_ids() {
     let (mut w, client, call, _) = held(NEWEST);
     w.kill(9);
-    let stream = w.listen_after(client, Some(last(&w, client, call)));
+    let stream = w.listen_after(client, Some(w.last_event(client, call)));
     assert_eq!(w.outcome(client, call), "outcome_unknown/unknown");
     assert!(w.responses[&stream].ended);
     assert_eq!(w.sent("tools/call"), 1);
@@ -155,7 +147,7 @@ fn an_answer_too_large_for_the_store_is_asked_of_the_server_or_unknown() {
         let large = format!(
             r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"content":[],"tag":"{tag}","pad":"{pad}"}}}}"#
         );
-        let seen = last(&w, client, call);
+        let seen = w.last_event(client, call);
         w.fact(exchange, says(&large));
         w.listen_after(client, Some(seen));
         let expected = if cursor.is_some() { "ok" } else { "outcome_unknown/unknown" };
@@ -169,12 +161,12 @@ fn an_older_client_gets_ids_and_no_event_without_data() {
         let (mut w, client, call, exchange) = held(revision);
         let wire = w.wire(exchange);
         w.fact(exchange, Fact::Cursor("s1/2/1".into()));
-        let stream = stream_of(&w, client, call);
+        let stream = w.stream_of(client, call);
         assert_eq!((w.responses[&stream].primes, w.responses[&stream].ids), (0, 0));
         w.fact(exchange, says(&progress(wire, 1)));
         assert_eq!(w.responses[&stream].ids, 1);
         assert_eq!(
-            last(&w, client, call).cursor.as_deref(),
+            w.last_event(client, call).cursor.as_deref(),
             Some("s1/2/1"),
             "the server's position came along"
         );
@@ -295,7 +287,7 @@ fn delete_ends_the_link_and_is_refused_for_none() {
 fn a_question_that_was_seen_is_not_shown_again() {
     for cursor in [None, Some("s1/2/5")] {
         let (mut w, client, call, exchange) = held(NEWEST);
-        let before = last(&w, client, call);
+        let before = w.last_event(client, call);
         let question = r#"{"jsonrpc":"2.0","id":9,"method":"elicitation/create","params":{"message":"?"}}"#;
         w.fact(
             exchange,
@@ -305,7 +297,7 @@ fn a_question_that_was_seen_is_not_shown_again() {
             },
         );
         assert_eq!(w.clients[client].asked.len(), 1);
-        let after = last(&w, client, call);
+        let after = w.last_event(client, call);
         w.hang_up(client, call);
         w.listen_after(client, Some(after));
         assert_eq!(w.clients[client].asked.len(), 1, "it has it");
@@ -328,7 +320,7 @@ fn a_question_that_was_seen_is_not_shown_again() {
 #[test]
 fn an_event_id_opens_nothing_for_another_link() {
     let (mut w, client, call, _) = held(NEWEST);
-    let after = last(&w, client, call);
+    let after = w.last_event(client, call);
     let other = w.plain(NEWEST);
     let stream = w.stream(other, 0);
     let from = Sender::Link(w.clients[other].link.clone().unwrap());
@@ -345,7 +337,7 @@ fn the_store_is_bounded_and_ends_with_its_link() {
         w.upstream.rule("tools/call", Answer::Hold);
         let call = w.call(client);
         let exchange = w.exchange("tools/call");
-        ids.push((call, last(&w, client, call)));
+        ids.push((call, w.last_event(client, call)));
         let text = result_of(&w.open[&exchange].clone());
         w.fact(exchange, says(&text));
     }
@@ -376,7 +368,7 @@ fn events_of_a_batch_carry_no_id() {
     let text = result_of(&w.open[&exchange].clone());
     w.fact(exchange, says_at(&text, "s1/2/2"));
     assert_eq!(w.outcome(client, call), "ok");
-    assert_eq!(w.responses[&stream_of(&w, client, call)].ids, 0);
+    assert_eq!(w.responses[&w.stream_of(client, call)].ids, 0);
 }
 
 #[test]
@@ -388,7 +380,7 @@ fn an_answer_that_waits_for_the_disk_finds_its_client_elsewhere() {
         let call = w.subscribe(client, "x:1");
         w.serve(w.exchange("resources/subscribe"), Answer::Model);
         assert_eq!(w.outcome(client, call), "none", "not on disk yet");
-        let seen = last(&w, client, call);
+        let seen = w.last_event(client, call);
         w.hang_up(client, call);
         if back_before {
             w.listen_after(client, Some(seen.clone()));
@@ -420,7 +412,7 @@ fn a_request_of_a_list_that_changes_hands_keeps_each_clients_ids_apart() {
     let lists = clients.map(|client| w.list(client, "tools/list"));
     w.cancel(clients[0], lists[0]);
     w.break_off(clients[1], lists[1]);
-    let seen = last(&w, clients[1], lists[1]);
+    let seen = w.last_event(clients[1], lists[1]);
     let exchange = w.exchange("tools/list");
     let text = result_of(&w.open[&exchange].clone());
     w.fact(exchange, says(&text));
@@ -436,8 +428,8 @@ fn a_delivery_without_a_number_makes_the_link_plain_for_good() {
     let shim = w.able(r#"{"elicitation":{}}"#);
     w.kill(9);
     let call = w.call(client);
-    assert!(w.responses[&stream_of(&w, client, call)].primes > 0, "it is sealed in the link id");
+    assert!(w.responses[&w.stream_of(client, call)].primes > 0, "it is sealed in the link id");
     let call = w.call(shim);
-    assert_eq!(w.responses[&stream_of(&w, shim, call)].primes, 0);
+    assert_eq!(w.responses[&w.stream_of(shim, call)].primes, 0);
     assert!(!Delivery::default().batched);
 }
