@@ -1,17 +1,19 @@
-//! Takes connections, one task each, and sees to it that there is a door to come in by: a socket whose file was removed
-//! is made anew.
+//! Takes connections of both listeners, one task each, and sees to it that there is a door to come in by: a socket
+//! whose file was removed is made anew, an address that was taken is tried again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use evermux_store::{DaemonLock, StateDir};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::{self, Admission, Admitted};
-use crate::downstream::Face;
+use crate::downstream::{Face, Via};
 use crate::reactor::Phase;
 use crate::socket::{self, Place, Socket};
 
@@ -48,6 +50,14 @@ impl Door {
     }
 }
 
+/// What every connection needs.
+struct Hall {
+    face: Arc<Face>,
+    tracker: TaskTracker,
+    phases: watch::Receiver<Phase>,
+    admission: Admission,
+}
+
 /// Takes connections until it is aborted.
 pub(crate) async fn accept(
     mut door: Door,
@@ -58,12 +68,14 @@ pub(crate) async fn accept(
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let look = Arc::clone(&door.look);
-    let admission = Admission::new();
+    let hall = Hall { face: Arc::clone(&face), tracker, phases, admission: Admission::new() };
     loop {
         let accepted = tokio::select! {
-            accepted = door.socket.accept() => accepted,
+            accepted = door.socket.accept() => accepted.map(|stream| hall.take_local(stream)),
+            accepted = face.port.accept() => accepted.map(|(stream, closed)| hall.take_tcp(stream, closed)),
             _ = looks.tick() => {
                 door.see_to().await;
+                face.port.see_to();
                 continue;
             }
             () = look.notified() => {
@@ -71,37 +83,62 @@ pub(crate) async fn accept(
                 continue;
             }
         };
-        let stream = match accepted {
-            Ok(stream) => stream,
-            Err(error) => {
-                // Out of descriptors, most likely: the next accept fails at once too.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        if !socket::is_ours(&stream) {
-            tracing::warn!("refused a connection of another user");
-            continue;
+        if let Err(error) = accepted {
+            // Out of descriptors, most likely: the next accept fails at once too.
+            tracing::warn!(%error, "cannot accept a connection");
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        let (face, phases) = (Arc::clone(&face), phases.clone());
-        match admission.admit() {
-            Admitted::Served(permit) => drop(tracker.spawn(async move {
-                converse(stream, face, phases).await;
+    }
+}
+
+impl Hall {
+    fn take_local(&self, stream: tokio::net::UnixStream) {
+        if socket::is_ours(&stream) {
+            // Nothing closes the socket before the process ends.
+            self.take(stream, Via::Socket, CancellationToken::new());
+        } else {
+            tracing::warn!("refused a connection of another user");
+        }
+    }
+
+    /// Whose it is cannot be told from the connection: every request says it with its token.
+    fn take_tcp(&self, stream: tokio::net::TcpStream, closed: CancellationToken) {
+        // Events are small and each is waited for.
+        drop(stream.set_nodelay(true));
+        self.take(stream, Via::Tcp, closed);
+    }
+
+    fn take<S>(&self, stream: S, via: Via, closed: CancellationToken)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (face, mut phases) = (Arc::clone(&self.face), self.phases.clone());
+        match self.admission.admit() {
+            Admitted::Served(permit) => drop(self.tracker.spawn(async move {
+                let over = async {
+                    tokio::select! {
+                        _ = phases.wait_for(|phase| *phase == Phase::Drained) => {}
+                        () = closed.cancelled() => {}
+                    }
+                };
+                converse(stream, via, face, over).await;
                 drop(permit);
             })),
-            Admitted::Told(permit) => drop(tracker.spawn(admission::turn_away(stream, permit))),
+            Admitted::Told(permit) => drop(self.tracker.spawn(admission::turn_away(stream, permit))),
             Admitted::Closed => tracing::warn!("closed a connection: too many are open"),
         }
     }
 }
 
-async fn converse(stream: tokio::net::UnixStream, face: Arc<Face>, mut phases: watch::Receiver<Phase>) {
-    let service = hyper::service::service_fn(move |request| Arc::clone(&face).serve(request));
+/// Serves a connection; from `over` on, only to the end of the response it is at.
+async fn converse<S>(stream: S, via: Via, face: Arc<Face>, over: impl Future<Output = ()>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = hyper::service::service_fn(move |request| Arc::clone(&face).serve(via, request));
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    let over = async { drop(phases.wait_for(|phase| *phase == Phase::Drained).await) };
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         () = over => None,

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use mcp_wire::Message;
 use nix::sys::resource::{Resource, getrlimit};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::downstream::{Reply, plain};
@@ -62,7 +62,10 @@ impl Admission {
 }
 
 /// Answers one request with 503.
-pub(crate) async fn turn_away(stream: UnixStream, permit: OwnedSemaphorePermit) {
+pub(crate) async fn turn_away<S>(stream: S, permit: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let service = hyper::service::service_fn(|request| async { Ok::<_, Infallible>(refuse(request).await) });
     let connection = hyper::server::conn::http1::Builder::new()
         .keep_alive(false)

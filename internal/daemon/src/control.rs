@@ -53,6 +53,7 @@ async fn ask<T>(face: &Face, make: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Op
 /// nobody.
 async fn status(face: &Face) -> Reply {
     let Some(mut report) = ask(face, Ask::Status).await else { return ending() };
+    crate::status::show_port(&mut report, &face.port.standing());
     let state = face.state.clone();
     let aside = tokio::task::spawn_blocking(move || state.quarantined_sessions()).await;
     match aside {
@@ -71,7 +72,7 @@ async fn status(face: &Face) -> Reply {
 }
 
 async fn reload(face: &Face) -> Reply {
-    match face.keeper.reload(&face.inbox).await {
+    match face.reload().await {
         Ok(()) => answer(&json!({})),
         Err(error) => refused(StatusCode::BAD_REQUEST, &error.to_string()),
     }

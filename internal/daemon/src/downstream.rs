@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use evermux_config::ConfigError;
 use evermux_core::class::Class;
 use evermux_core::input::{Delivery, Input, Sender, StreamId};
 use evermux_core::names::{Seq, UpstreamName};
 use evermux_core::seal::Sealer;
 use evermux_store::StateDir;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -19,13 +20,24 @@ use mcp_wire::Message;
 
 use crate::body::{Events, Head, Sink};
 use crate::control;
+use crate::guard::{Guard, Refusal};
 use crate::inbox::{Inbox, Told};
 use crate::keeper::Keeper;
+use crate::port::Port;
 
 /// The largest message taken from a client, in bytes.
 const LARGEST_REQUEST: usize = 64 * 1024 * 1024;
 
 pub(crate) type Reply = Response<Either<Events, Full<Bytes>>>;
+
+/// Which listener a request came in by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// The owner-only socket: whoever can connect is the user.
+    Socket,
+    /// The loopback port: any program, and any web page, of this machine can.
+    Tcp,
+}
 
 /// What every connection shares.
 pub(crate) struct Face {
@@ -34,16 +46,40 @@ pub(crate) struct Face {
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) state: StateDir,
     pub(crate) streams: AtomicU64,
+    pub(crate) port: Port,
+    pub(crate) guard: Guard,
 }
 
 impl Face {
+    /// Reads the config and the token anew. A bad config changes nothing.
+    pub(crate) async fn reload(&self) -> Result<(), ConfigError> {
+        self.keeper.reload(&self.inbox).await?;
+        match self.state.http_token() {
+            Ok(token) => self.guard.expect_token(&token),
+            Err(error) => tracing::error!(%error, "the token cannot be read; the one of before counts"),
+        }
+        self.port.configure(self.keeper.config().http.map(|http| http.listen));
+        Ok(())
+    }
+
     /// Serves one request.
-    pub(crate) async fn serve(self: Arc<Self>, request: Request<Incoming>) -> Result<Reply, Infallible> {
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        via: Via,
+        request: Request<Incoming>,
+    ) -> Result<Reply, Infallible> {
         let path = request.uri().path().to_owned();
+        if via == Via::Tcp
+            && let Err(refusal) = self.guard.check(request.uri(), request.headers())
+        {
+            return Ok(refused(refusal));
+        }
         if let Some(name) = path.strip_prefix("/mcp/") {
             return Ok(self.serve_mcp(name, request).await);
         }
-        Ok(match path.strip_prefix("/control/") {
+        // Control is for whoever can open the socket; a token lets nobody stop the daemon.
+        let control = path.strip_prefix("/control/").filter(|_| via == Via::Socket);
+        Ok(match control {
             Some(rest) => control::serve(&self, rest, request).await,
             None if path == "/healthz" => plain(StatusCode::OK, Bytes::new()),
             None => plain(StatusCode::NOT_FOUND, Bytes::new()),
@@ -217,6 +253,15 @@ pub(crate) fn plain(status: StatusCode, body: Bytes) -> Reply {
     *reply.status_mut() = status;
     if has_body {
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    }
+    reply
+}
+
+fn refused(refusal: Refusal) -> Reply {
+    let mut reply = malformed(refusal.status(), refusal.text());
+    if refusal == Refusal::Token {
+        // No `resource_metadata`: there is no authorization server to go to (contract, "Endpoints").
+        reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     reply
 }

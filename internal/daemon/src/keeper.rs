@@ -41,13 +41,6 @@ enum AtHand {
     NotBefore(Instant),
 }
 
-/// What a config may say and nothing here acts on yet: silence would be taken for success.
-pub(crate) fn say_what_is_not_served(config: &Config) {
-    if config.http.is_some() {
-        tracing::warn!("[http] is not served yet: nothing listens on TCP");
-    }
-}
-
 impl Keeper {
     pub(crate) fn new(file: PathBuf, config: Config, key: Key, inbox: Inbox) -> Self {
         Self {
@@ -63,7 +56,7 @@ impl Keeper {
         }
     }
 
-    fn config(&self) -> Arc<Config> {
+    pub(crate) fn config(&self) -> Arc<Config> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -168,7 +161,6 @@ impl Keeper {
             self.resolve_again(name.as_str(), upstream).await;
         }
         tracing::info!("config reloaded");
-        say_what_is_not_served(&config);
         Ok(())
     }
 

@@ -16,9 +16,11 @@ use tokio_util::task::TaskTracker;
 use crate::accept::{Door, accept};
 use crate::downstream::Face;
 use crate::error::{RunError, chain};
+use crate::guard::Guard;
 use crate::inbox::{Ask, Inbox, Told};
-use crate::keeper::{Keeper, say_what_is_not_served};
+use crate::keeper::Keeper;
 use crate::log;
+use crate::port::Port;
 use crate::reactor::{Parts, Phase, Reactor, policies};
 use crate::socket::Socket;
 
@@ -73,7 +75,6 @@ fn start(options: &RunOptions) -> Result<(), RunError> {
     for warning in state.warnings() {
         tracing::warn!(warning, "state directory");
     }
-    say_what_is_not_served(&config);
     // One thread: a call passes five tasks, and waking another thread for each costs more than the work itself.
     // Measured: see planning/benchmarks.md.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -101,10 +102,10 @@ async fn serve(
     lock: DaemonLock,
 ) -> Result<(), RunError> {
     let key = state.key()?.into_key();
-    state.http_token()?;
+    let guard = Guard::new(&state.http_token()?);
     let (inbox, rx) = Inbox::new();
     let (phase, mut phases) = watch::channel(Phase::Serving);
-    let drain_timeout = config.daemon.drain_timeout;
+    let (drain_timeout, http) = (config.daemon.drain_timeout, config.http);
     let tracker = TaskTracker::new();
     let keeper =
         Arc::new(Keeper::new(options.paths.config_file.clone(), config.clone(), key.clone(), inbox.clone()));
@@ -116,8 +117,10 @@ async fn serve(
     let socket = Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?;
     let (lock, look) = (Arc::new(lock), Arc::new(Notify::new()));
     let door = Door { socket, lock: Arc::clone(&lock), state: state.clone(), look: Arc::clone(&look) };
-    let face =
-        Arc::new(Face { inbox: inbox.clone(), sealer, keeper, state: state.clone(), streams: 1.into() });
+    let (state, port) = (state.clone(), Port::default());
+    // Before anybody can ask `status`.
+    port.configure(http.map(|http| http.listen));
+    let face = Arc::new(Face { inbox: inbox.clone(), sealer, keeper, state, streams: 1.into(), port, guard });
     let reactor = tokio::spawn(Reactor::new(parts).run(rx));
     let accepting = tokio::spawn(accept(door, Arc::clone(&face), tracker.clone(), phases.clone()));
     if options.detached {
@@ -219,7 +222,8 @@ async fn obey_signals(
             _ = interrupt.recv() => break,
             _ = hang_up.recv() => {
                 look.notify_one();
-                if let Err(error) = face.keeper.reload(&face.inbox).await {
+                face.port.see_to();
+                if let Err(error) = face.reload().await {
                     tracing::error!(error = chain(&error), "the config was not reloaded; the old one stays");
                 }
             }

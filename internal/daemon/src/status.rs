@@ -18,12 +18,22 @@ pub(crate) fn to_json(report: &Report, process: &Process<'_>) -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "generation": process.generation,
             "phase": process.phase,
+            // What listens is known where the connections come in: `show_port` says it.
             "http": null,
+            "http_error": null,
             "persistence": if report.persistence_degraded { "degraded" } else { "ok" },
         },
         "upstreams": report.upstreams.iter().map(|one| upstream(one, process)).collect::<Vec<_>>(),
         "sessions": report.sessions.iter().map(session).collect::<Vec<_>>(),
     })
+}
+
+/// The TCP listener as it is: the address that was got, or why there is none although one is configured.
+pub(crate) fn show_port(report: &mut Value, port: &crate::port::Standing) {
+    if let Some(daemon) = report.get_mut("daemon").and_then(Value::as_object_mut) {
+        daemon.insert("http".to_owned(), json!(port.address.map(|address| address.to_string())));
+        daemon.insert("http_error".to_owned(), json!(port.error));
+    }
 }
 
 fn upstream(report: &UpstreamReport, process: &Process<'_>) -> Value {

@@ -50,6 +50,9 @@ pub(crate) fn render(report: &Value) -> String {
     if let Some(http) = daemon.get("http").and_then(Value::as_str) {
         text.push_str(&format!("http on {http}\n"));
     }
+    if daemon.get("http_error").is_some_and(Value::is_string) {
+        text.push_str(&format!("no http: {}\n", cell(daemon, "http_error")));
+    }
     if daemon.get("persistence").and_then(Value::as_str) == Some("degraded") {
         text.push_str("records cannot be written: sessions would not outlive this process\n");
     }

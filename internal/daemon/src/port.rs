@@ -1,0 +1,187 @@
+//! The TCP listener of `[http]`: opened, moved and closed as the config says, and tried again where its address is taken.
+//!
+//! A daemon without it serves its socket all the same: another program on that port must not keep stdio clients out.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// What `status` says about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// The address that was got; none if nothing listens.
+    pub(crate) address: Option<SocketAddr>,
+    /// Why nothing listens although the config wants it, and what to do.
+    pub(crate) error: Option<String>,
+}
+
+/// The listener as it is now.
+#[derive(Default)]
+pub(crate) struct Port {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    wanted: Option<SocketAddr>,
+    listening: Option<Arc<Listening>>,
+    error: Option<String>,
+}
+
+struct Listening {
+    listener: TcpListener,
+    address: SocketAddr,
+    /// Cancelled when it is closed: its connections end after the response they are at.
+    closed: CancellationToken,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
+}
+
+impl Port {
+    /// Listens where the config says, or nowhere. What listens there already stays, with the port it got for port 0.
+    pub(crate) fn configure(&self, wanted: Option<SocketAddr>) {
+        let mut state = self.state();
+        if state.wanted != wanted {
+            // The old one first: the new address may be the same port.
+            *state = State { wanted, ..State::default() };
+        }
+        drop(state);
+        self.see_to();
+        self.changed.notify_one();
+    }
+
+    /// Tries again to listen, where the config wants it and nothing listens.
+    pub(crate) fn see_to(&self) {
+        let mut state = self.state();
+        let (Some(wanted), None) = (state.wanted, &state.listening) else { return };
+        match listen(wanted) {
+            Ok(listening) => {
+                tracing::info!(address = %listening.address, "listening on TCP");
+                (state.listening, state.error) = (Some(Arc::new(listening)), None);
+                self.changed.notify_one();
+            }
+            Err(error) => {
+                let text = format!(
+                    "cannot listen on {wanted}: {error}; stop what listens there, or change `listen` in [http] \
+                     (tried again each minute and on SIGHUP)"
+                );
+                // Once, not each minute.
+                if state.error.as_ref() != Some(&text) {
+                    tracing::error!("{text}");
+                }
+                state.error = Some(text);
+            }
+        }
+    }
+
+    /// What there is to say.
+    pub(crate) fn standing(&self) -> Standing {
+        let state = self.state();
+        let address = state.listening.as_ref().map(|listening| listening.address);
+        Standing { address, error: state.error.clone() }
+    }
+
+    /// The next connection, and what tells that its listener was closed. Loses none when dropped while it waits;
+    /// only one may wait at a time.
+    pub(crate) async fn accept(&self) -> io::Result<(TcpStream, CancellationToken)> {
+        loop {
+            // Weak: a listener is closed the moment the config is without it, not when this wakes up.
+            let listening = self.state().listening.as_ref().map(Arc::downgrade);
+            let next = poll_fn(|cx| match listening.as_ref().and_then(std::sync::Weak::upgrade) {
+                None => Poll::Pending,
+                Some(listening) => {
+                    let closed = &listening.closed;
+                    listening.listener.poll_accept(cx).map_ok(|(stream, _)| (stream, closed.clone()))
+                }
+            });
+            tokio::select! {
+                accepted = next => return accepted,
+                () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The address is a loopback one: the config lets no other pass. Checked again, because a mistake would open every
+/// session to the network.
+fn listen(address: SocketAddr) -> io::Result<Listening> {
+    if !address.ip().is_loopback() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a loopback address"));
+    }
+    let socket =
+        if address.is_ipv4() { tokio::net::TcpSocket::new_v4() } else { tokio::net::TcpSocket::new_v6() }?;
+    // A daemon that comes back after a kill must get the port although connections of the old one linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    let listener = socket.listen(1024)?;
+    Ok(Listening { address: listener.local_addr()?, listener, closed: CancellationToken::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn anywhere() -> SocketAddr {
+        "127.0.0.1:0".parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn follows_the_config() {
+        let port = Port::default();
+        port.configure(Some(anywhere()));
+        let first = port.standing().address.unwrap();
+        let client = TcpStream::connect(first).await.unwrap();
+        let (_served, closed) = port.accept().await.unwrap();
+        port.configure(Some(anywhere()));
+        assert_eq!(port.standing().address, Some(first), "the same config moves nothing");
+        assert!(!closed.is_cancelled());
+        port.configure(Some("[::1]:0".parse().unwrap()));
+        assert!(closed.is_cancelled());
+        assert!(TcpStream::connect(first).await.is_err(), "the old one is closed at once");
+        if let Some(second) = port.standing().address {
+            let _other = TcpStream::connect(second).await.unwrap();
+            port.accept().await.unwrap();
+        }
+        port.configure(None);
+        assert_eq!(port.standing(), Standing::default());
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn waits_for_an_address_in_use() {
+        let other = std::net::TcpListener::bind(anywhere()).unwrap();
+        let address = other.local_addr().unwrap();
+        let port = Port::default();
+        port.configure(Some(address));
+        let standing = port.standing();
+        assert_eq!(standing.address, None);
+        assert!(standing.error.unwrap().contains(&address.to_string()));
+        drop(other);
+        port.see_to();
+        assert_eq!(port.standing(), Standing { address: Some(address), error: None });
+        let _client = TcpStream::connect(address).await.unwrap();
+        port.accept().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn opens_nothing_to_the_network() {
+        let port = Port::default();
+        port.configure(Some("0.0.0.0:0".parse().unwrap()));
+        assert_eq!(port.standing().address, None);
+    }
+}
