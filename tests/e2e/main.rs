@@ -22,5 +22,6 @@ mod sharing;
 mod start;
 mod state;
 mod support;
+mod tcp;
 mod tidy;
 mod tokens;

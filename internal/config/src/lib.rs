@@ -12,6 +12,7 @@
 pub mod edit;
 pub mod env;
 mod file;
+mod limits;
 mod model;
 mod name;
 mod paths;
@@ -21,6 +22,7 @@ mod resolve;
 mod rules;
 
 pub use file::{ConfigError, MAX_FILE_BYTES, load};
+pub use limits::Limits;
 pub use model::{
     Config, DaemonSettings, Header, HeaderSource, HttpListen, Reinitialize, Secret, Share, Upstream,
 };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use crate::limits::Limits;
 use crate::name::UpstreamName;
 
 /// A whole config file, resolved. Comparable, so that a reload can say what changed.
@@ -19,6 +20,8 @@ pub struct Config {
     pub upstreams: BTreeMap<UpstreamName, Upstream>,
     /// What concerns the daemon as a whole.
     pub daemon: DaemonSettings,
+    /// How much it takes from clients.
+    pub limits: Limits,
 }
 
 /// `[http]`.
@@ -26,6 +29,12 @@ pub struct Config {
 pub struct HttpListen {
     /// A loopback address; port 0 means any free port.
     pub listen: SocketAddr,
+    /// After this much silence an event stream carries a comment; none: never. Some clients give up a body that is
+    /// silent for five minutes.
+    pub keepalive: Option<Duration>,
+    /// How long a request may take to come in, first its head and then its body. A connection that waits for its
+    /// next request is closed after it too.
+    pub request_timeout: Duration,
 }
 
 /// `[daemon]`.

@@ -99,6 +99,14 @@ impl<'d> Entry<'d> {
         value
     }
 
+    pub(crate) fn integer(&self, wanted: &str, problems: &mut Problems<'_>) -> Option<i64> {
+        let value = self.item.as_integer();
+        if value.is_none() {
+            self.wrong_type(wanted, problems);
+        }
+        value
+    }
+
     pub(crate) fn strings(&self, wanted: &str, problems: &mut Problems<'_>) -> Option<Vec<String>> {
         let words: Option<Vec<String>> = self
             .item

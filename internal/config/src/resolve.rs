@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use toml_edit::Document;
 
+use crate::limits::limits;
 use crate::model::{
     Config, DaemonSettings, Header, HeaderSource, HttpListen, Reinitialize, Secret, Share, Upstream,
 };
@@ -12,8 +13,8 @@ use crate::problem::{Problem, Problems, line_of};
 use crate::raw::{Entry, Section, shown};
 use crate::rules::{self, Refusal};
 
-const ROOT_KEYS: [&str; 3] = ["http", "upstream", "daemon"];
-const HTTP_KEYS: [&str; 1] = ["listen"];
+const ROOT_KEYS: [&str; 4] = ["http", "upstream", "daemon", "limits"];
+const HTTP_KEYS: [&str; 3] = ["listen", "keepalive", "request_timeout"];
 const DAEMON_KEYS: [&str; 3] = ["drain_timeout", "log_level", "ca_file"];
 const UPSTREAM_KEYS: [&str; 11] = [
     "url",
@@ -45,6 +46,9 @@ pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
     }
     if let Some(section) = subsection(&root, "daemon", "the table [daemon]", &mut problems) {
         config.daemon = daemon(&section, &mut problems);
+    }
+    if let Some(section) = subsection(&root, "limits", "the table [limits]", &mut problems) {
+        config.limits = limits(&section, &mut problems);
     }
     if let Some(section) = subsection(&root, "upstream", "tables such as [upstream.github]", &mut problems) {
         for entry in section.entries() {
@@ -94,8 +98,14 @@ fn http(section: &Section<'_>, problems: &mut Problems<'_>) -> Option<HttpListen
         let hint = "listen = \"127.0.0.1:7433\", or remove [http] for no TCP listener";
         problems.push(section.at, &section.path, "`listen` is missing", Some(hint.to_owned()));
     }
-    let listen = checked(section, "listen", "a string", rules::loopback, problems)?;
-    Some(HttpListen { listen })
+    let listen = checked(section, "listen", "a string", rules::loopback, problems);
+    let keepalive = checked(section, "keepalive", DURATION, rules::comments, problems);
+    let request_timeout = checked(section, "request_timeout", DURATION, rules::request_timeout, problems);
+    Some(HttpListen {
+        listen: listen?,
+        keepalive: keepalive.unwrap_or(Some(MINUTE / 2)),
+        request_timeout: request_timeout.unwrap_or(MINUTE),
+    })
 }
 
 fn daemon(section: &Section<'_>, problems: &mut Problems<'_>) -> DaemonSettings {

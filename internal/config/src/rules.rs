@@ -83,6 +83,45 @@ pub(crate) fn duration(text: &str) -> Result<Duration, Refusal> {
     }
 }
 
+/// The units of a size. Those of 1000 are left out: half of the people who write `MB` mean 1024.
+const UNITS: [(&str, usize); 4] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("B", 1)];
+
+/// A size such as `64MiB`, in bytes.
+pub(crate) fn size(text: &str) -> Result<usize, Refusal> {
+    const EXAMPLES: Option<&str> = Some("a whole number with B, KiB, MiB or GiB, such as \"64MiB\"");
+    let trimmed = text.trim();
+    let unit = UNITS.iter().find_map(|(unit, bytes)| Some((trimmed.strip_suffix(unit)?, *bytes)));
+    let size = unit.and_then(|(number, bytes)| {
+        let number = number.trim_end();
+        let plain = number.bytes().all(|byte| byte.is_ascii_digit());
+        number.parse::<usize>().ok().filter(|_| plain)?.checked_mul(bytes)
+    });
+    size.map_or_else(|| refuse(format!("`{}` is not a size", shown(text)), EXAMPLES), Ok)
+}
+
+/// A size in its largest whole unit.
+pub(crate) fn shown_size(bytes: usize) -> String {
+    let units = UNITS.iter().filter(|(_, unit)| bytes >= *unit && bytes % unit == 0);
+    match units.max_by_key(|(_, unit)| *unit) {
+        Some((name, unit)) => format!("{}{name}", bytes / unit),
+        None => format!("{bytes}B"),
+    }
+}
+
+/// `request_timeout`: the time for one request must be there, and long enough for a machine that is busy.
+pub(crate) fn request_timeout(text: &str) -> Result<Duration, Refusal> {
+    let duration = duration(text)?;
+    if duration < MIN_REQUEST_TIMEOUT {
+        return refuse(
+            format!("`{}` is too short for a request", shown(text)),
+            Some("100ms at least; 1m if left out"),
+        );
+    }
+    Ok(duration)
+}
+
+const MIN_REQUEST_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// The shortest time between pings; below it a slip such as `1ns` would be a flood.
 const MIN_KEEPALIVE: Duration = Duration::from_millis(100);
 
@@ -92,6 +131,18 @@ pub(crate) fn keepalive(text: &str) -> Result<Option<Duration>, Refusal> {
     if !duration.is_zero() && duration < MIN_KEEPALIVE {
         return refuse(
             format!("`{}` would flood the upstream with pings", shown(text)),
+            Some("100ms at least, or \"0\" to turn it off"),
+        );
+    }
+    Ok(some_unless_zero(duration))
+}
+
+/// `keepalive` of `[http]`: none for zero.
+pub(crate) fn comments(text: &str) -> Result<Option<Duration>, Refusal> {
+    let duration = duration(text)?;
+    if !duration.is_zero() && duration < MIN_KEEPALIVE {
+        return refuse(
+            format!("`{}` would wake every client all the time", shown(text)),
             Some("100ms at least, or \"0\" to turn it off"),
         );
     }

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use evermux_config::{
-    Config, Header, HeaderSource, Reinitialize, Secret, Share, Upstream, UpstreamName, parse,
+    Config, Header, HeaderSource, Limits, Reinitialize, Secret, Share, Upstream, UpstreamName, parse,
 };
 
 #[track_caller]
@@ -40,6 +40,8 @@ fn upstream(text: &str) -> Upstream {
 const FULL: &str = r#"
 [http]
 listen = "127.0.0.1:7433"
+keepalive = "15s"
+request_timeout = "5s"
 
 [upstream.github]
 url = "https://api.example.com:8443/mcp?team=7"
@@ -61,12 +63,40 @@ annotate = true
 drain_timeout = "10m"
 log_level = "debug"
 ca_file = "corp.pem"
+
+[limits]
+body = "1MiB"
+headers = "16 KiB"
+header_count = 50
+connections = 512
+links = 200
+streams = 64
+batch = 10
+queued_response = "1GiB"
+queued_stream = "65536B"
 "#;
 
 #[test]
 fn every_key_of_the_contract_is_read() {
     let config = valid(FULL);
     assert_eq!(config.http.map(|http| http.listen.to_string()).as_deref(), Some("127.0.0.1:7433"));
+    let http = config.http.unwrap();
+    assert_eq!(
+        (http.keepalive, http.request_timeout),
+        (Some(Duration::from_secs(15)), Duration::from_secs(5))
+    );
+    let limits = Limits {
+        body: 1 << 20,
+        headers: 16 << 10,
+        header_count: 50,
+        connections: 512,
+        links: 200,
+        streams: 64,
+        batch: 10,
+        queued_response: 1 << 30,
+        queued_stream: 65536,
+    };
+    assert_eq!(config.limits, limits);
     assert_eq!(config.daemon.drain_timeout, Duration::from_secs(600));
     assert_eq!(config.daemon.log_level, "debug");
     assert_eq!(config.daemon.ca_file.as_deref(), Some(std::path::Path::new("corp.pem")));
@@ -106,6 +136,10 @@ fn what_is_left_out_has_the_defaults_of_the_contract() {
     assert_eq!(config.http, None);
     assert_eq!(config.daemon.drain_timeout, Duration::from_secs(3600));
     assert_eq!(config.daemon.log_level, "info");
+    assert_eq!((config.limits.body, config.limits.connections), (64 << 20, 4096));
+    let http = valid("[http]\nlisten = \"[::1]:0\"").http.unwrap();
+    assert_eq!(http.keepalive, Some(Duration::from_secs(30)));
+    assert_eq!(http.request_timeout, Duration::from_secs(60));
     let upstream = &config.upstreams["a"];
     assert!(upstream.headers.is_empty());
     assert_eq!(upstream.identity, None);
@@ -424,4 +458,55 @@ fn the_examples_of_the_readme_are_valid() {
         }
         assert_eq!(valid(block).upstreams.len(), 1);
     }
+}
+
+#[test]
+fn limits_have_rules() {
+    let shown = |line: &str| problems(&format!("[limits]\n{line}\n"));
+    for (line, says) in [
+        (
+            "body = \"64MB\"",
+            "`64MB` is not a size (a whole number with B, KiB, MiB or GiB, such as \"64MiB\")",
+        ),
+        ("body = \"1.5MiB\"", "not a size"),
+        ("body = \"-1MiB\"", "not a size"),
+        ("body = \"MiB\"", "not a size"),
+        ("body = \"99999999999999999999GiB\"", "not a size"),
+        ("body = \"9999999999999999GiB\"", "not a size"),
+        ("body = 64", "expected a size in quotes, such as \"64MiB\", found an integer"),
+        ("body = \"1KiB\"", "limits.body: must be from 64KiB to 1GiB"),
+        ("headers = \"1MiB\"", "must be from 8KiB to 256KiB"),
+        ("connections = \"4096\"", "expected a whole number, such as 4096, found a string"),
+        ("connections = 0", "must be from 8 to 1000000"),
+        ("links = -5", "must be from 8 to 1000000"),
+        ("streams = 0", "must be from 1 to 10000"),
+        ("stream = 5", "unknown key `stream` (did you mean `streams`?)"),
+        ("max_body = \"1MiB\"", "`body`"),
+    ] {
+        assert!(shown(line).contains(says), "{line}: {}", shown(line));
+    }
+    assert!(problems("[limit]\nbody = \"1MiB\"").contains("did you mean `limits`?"));
+    assert!(problems("limits = 5").contains("expected the table [limits]"));
+    let both = shown("body = \"x\"\nlinks = 0");
+    assert_eq!(both.lines().count(), 2, "{both}");
+}
+
+#[test]
+fn the_tcp_listener_is_for_this_machine_only() {
+    let listen = |address: &str| format!("[http]\nlisten = \"{address}\"\n");
+    for address in ["127.0.0.1:0", "127.8.8.8:7433", "[::1]:80"] {
+        assert_eq!(valid(&listen(address)).http.unwrap().listen.to_string(), address);
+    }
+    for address in ["0.0.0.0:7433", "192.168.1.5:7433", "[::]:7433", "[::ffff:127.0.0.1]:80", "[fe80::1]:80"]
+    {
+        assert!(problems(&listen(address)).contains("can be reached from other machines"), "{address}");
+    }
+    for address in ["localhost:7433", "127.0.0.1", ":7433", "7433", "127.0.0.1:65536", ""] {
+        assert!(problems(&listen(address)).contains("is not an address with a port"), "{address}");
+    }
+    let with = |line: &str| format!("{}{line}\n", listen("127.0.0.1:0"));
+    assert_eq!(valid(&with("keepalive = \"0\"")).http.unwrap().keepalive, None);
+    assert!(problems(&with("keepalive = \"1ms\"")).contains("100ms at least"));
+    assert!(problems(&with("request_timeout = \"0\"")).contains("100ms at least"));
+    assert!(problems(&with("listens = 1")).contains("did you mean `listen`?"));
 }

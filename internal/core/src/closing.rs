@@ -49,15 +49,7 @@ impl Hub {
         let old = |link: &&crate::link::Link| link.is_quiet() && self.forgotten_at(link) <= now;
         let forgotten: Vec<LinkNonce> =
             self.links.values().filter(old).map(|link| link.claim.nonce).collect();
-        for link in &forgotten {
-            self.links.remove(link);
-            self.close_asks_of_link(*link);
-            self.store.forget_link(*link);
-            self.start_grace(*link);
-        }
-        if !forgotten.is_empty() {
-            self.drop_wishes(&|link| forgotten.contains(&link));
-        }
+        self.forget_quiet(&forgotten);
         if now >= NUMBERED {
             self.drop_strangers();
         }
@@ -73,6 +65,32 @@ impl Hub {
         self.journal.retain(|_, call| young(call));
         self.unclaimed.retain(young);
         self.arm_sweep();
+    }
+
+    /// Forgets links nobody hears of. Their ids open for as long as the key lives, so no client notices.
+    fn forget_quiet(&mut self, forgotten: &[LinkNonce]) {
+        for link in forgotten {
+            self.links.remove(link);
+            self.close_asks_of_link(*link);
+            self.store.forget_link(*link);
+            self.start_grace(*link);
+        }
+        if !forgotten.is_empty() {
+            self.drop_wishes(&|link| forgotten.contains(&link));
+        }
+    }
+
+    /// Room for one more link, if need be by forgetting the quiet one that was silent longest. Never one whose numbers
+    /// are not settled: a repeat of them would run again.
+    pub(crate) fn has_room_for_link(&mut self) -> bool {
+        if self.links.len() < self.limits.links {
+            return true;
+        }
+        let may_go = |link: &&crate::link::Link| link.is_quiet() && link.numbered.is_empty();
+        let silent = self.links.values().filter(may_go).map(|link| (link.heard, link.claim.nonce)).min();
+        let Some((_, oldest)) = silent else { return false };
+        self.forget_quiet(&[oldest]);
+        true
     }
 
     /// The client ended its link: its calls lose their reader; a pooled session stays, its own for a while (D14).

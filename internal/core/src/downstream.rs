@@ -98,6 +98,10 @@ impl Hub {
     /// A link this process never saw is as good as one it made: its id says all that is needed.
     fn revive(&mut self, claim: LinkClaim) -> LinkNonce {
         let (nonce, now) = (claim.nonce, self.now.mono);
+        if !self.links.contains_key(&nonce) {
+            // Who comes back is served, whether there is room or not: it is quiet soon, and then makes some.
+            self.has_room_for_link();
+        }
         let identity = self.identity_of(&claim);
         let news = self.news;
         let back = || Link { absent_until: Some(news), ..Link::new(claim, now) };
@@ -118,13 +122,16 @@ impl Hub {
             Ok(identity) => identity,
             Err(why) => {
                 let failure = Failure::new(failure::Kind::Misconfigured, why);
-                let error = failure.to_error(message.id().as_ref(), name);
-                self.order(Output::Accept { stream, link: None });
-                self.order(Output::Event { stream, id: None, data: Segments::from(error) });
-                self.order(Output::End(stream));
+                self.refuse_greeting(stream, name, message, &failure);
                 return None;
             }
         };
+        if !self.has_room_for_link() {
+            let text = format!("evermux has {} clients in use, which is the limit", self.limits.links);
+            let failure = Failure::new(failure::Kind::Overloaded, text);
+            self.refuse_greeting(stream, name, message, &failure);
+            return None;
+        }
         let asked = message.param_str("protocolVersion").unwrap_or_default();
         let known = mcp_wire::version::is_known_session_revision(&asked);
         let version = if known { asked } else { mcp_wire::version::LATEST_SESSION.to_owned() };
@@ -148,6 +155,19 @@ impl Hub {
             state.absent_until = None;
         }
         Some(link)
+    }
+
+    fn refuse_greeting(
+        &mut self,
+        stream: StreamId,
+        name: &UpstreamName,
+        message: &Message,
+        failure: &Failure,
+    ) {
+        let error = failure.to_error(message.id().as_ref(), name);
+        self.order(Output::Accept { stream, link: None });
+        self.order(Output::Event { stream, id: None, data: Segments::from(error) });
+        self.order(Output::End(stream));
     }
 
     fn identity_for(&self, name: &UpstreamName, asked: Option<Digest>) -> Result<Digest, String> {

@@ -7,7 +7,7 @@ use crate::call::{Call, CallId};
 use crate::ending::Ending;
 use crate::event_store::EventStore;
 use crate::flights::Later;
-use crate::input::{ExchangeId, Input, Mono, Now, Policy, StreamId, Ticket};
+use crate::input::{ExchangeId, Input, Limits, Mono, Now, Policy, StreamId, Ticket};
 use crate::link::Link;
 use crate::mint::Mint;
 use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, UpstreamName, WireId};
@@ -129,6 +129,7 @@ pub struct Hub {
     pub(crate) asks: Asks,
     pub(crate) sealer: Sealer,
     pub(crate) daily: Option<TimerId>,
+    pub(crate) limits: Limits,
     counter: u64,
 }
 
@@ -167,6 +168,7 @@ impl Hub {
             asks: Asks::default(),
             sealer,
             daily: None,
+            limits: Limits::default(),
             counter: 0,
         }
     }
@@ -180,6 +182,7 @@ impl Hub {
         }
         match input {
             Input::Configured(policies) => self.on_configured(policies),
+            Input::Limits(limits) => self.limits = limits,
             Input::IdentityKnown { upstream, fingerprint, default } => {
                 self.on_identity(&upstream, fingerprint, default);
             }

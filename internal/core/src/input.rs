@@ -72,6 +72,23 @@ pub enum Renewal {
     Missing(String),
 }
 
+/// How much the core takes before it says `overloaded`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Links remembered. Beyond it the quiet one that was silent longest is forgotten; a new one is refused where
+    /// none may be.
+    pub links: usize,
+    /// Calls in flight of one link.
+    pub calls_of_link: usize,
+}
+
+impl Default for Limits {
+    /// Far more than one machine's agents run at once; an answer of each may wait in memory.
+    fn default() -> Self {
+        Self { links: 10_000, calls_of_link: 1024 }
+    }
+}
+
 /// Who sent a message, as the seal on its link id proves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sender {
@@ -156,6 +173,8 @@ pub struct Refusal {
 pub enum Input {
     /// A configuration is in force (start or reload).
     Configured(Vec<Policy>),
+    /// These limits are in force; before the first, the default ones are.
+    Limits(Limits),
     /// Credentials for this upstream are at hand; `default`: new links get them.
     IdentityKnown {
         /// The upstream.

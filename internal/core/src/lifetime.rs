@@ -21,8 +21,6 @@ const SHORTEST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Sessions of one upstream. Each may be a browser at the server, and a file and a GET stream here.
 pub(crate) const MOST_SESSIONS: usize = 256;
-/// Calls in flight of one link: far more than an agent runs at once, and an answer of each may wait in memory.
-pub(crate) const MOST_CALLS_OF_LINK: usize = 1024;
 /// Calls in flight of all links: about two descriptors each, which is what a raised limit allows.
 pub(crate) const MOST_CALLS: usize = 10_000;
 
@@ -148,8 +146,9 @@ impl Hub {
     /// Whether this link may have one more call in flight.
     pub(crate) fn is_overloaded(&self, link: LinkNonce) -> Option<Failure> {
         let mine = self.links.get(&link).map_or(0, |link| link.pending.len());
-        let text = if mine >= MOST_CALLS_OF_LINK {
-            format!("this client has {MOST_CALLS_OF_LINK} calls in flight, which is the limit")
+        let most = self.limits.calls_of_link;
+        let text = if mine >= most {
+            format!("this client has {most} calls in flight, which is the limit")
         } else if self.calls.len() >= MOST_CALLS {
             format!("evermux has {MOST_CALLS} calls in flight, which is the limit")
         } else {

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evermux_config::Config;
 use evermux_store::{DaemonLock, StateDir};
-use hyper_util::rt::TokioIo;
+use hyper::server::conn::http1::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 use tokio::time::{MissedTickBehavior, interval};
@@ -68,7 +70,7 @@ pub(crate) async fn accept(
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let look = Arc::clone(&door.look);
-    let hall = Hall { face: Arc::clone(&face), tracker, phases, admission: Admission::new() };
+    let hall = Hall { face: Arc::clone(&face), tracker, phases, admission: Admission::default() };
     loop {
         let accepted = tokio::select! {
             accepted = door.socket.accept() => accepted.map(|stream| hall.take_local(stream)),
@@ -113,8 +115,9 @@ impl Hall {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (face, mut phases) = (Arc::clone(&self.face), self.phases.clone());
-        match self.admission.admit() {
-            Admitted::Served(permit) => drop(self.tracker.spawn(async move {
+        let most = admission::most_connections(face.keeper.config().limits.connections);
+        match self.admission.admit(via, most) {
+            Admitted::Served(places) => drop(self.tracker.spawn(async move {
                 let over = async {
                     tokio::select! {
                         _ = phases.wait_for(|phase| *phase == Phase::Drained) => {}
@@ -122,9 +125,9 @@ impl Hall {
                     }
                 };
                 converse(stream, via, face, over).await;
-                drop(permit);
+                drop(places);
             })),
-            Admitted::Told(permit) => drop(self.tracker.spawn(admission::turn_away(stream, permit))),
+            Admitted::Told(place) => drop(self.tracker.spawn(admission::turn_away(stream, place))),
             Admitted::Closed => tracing::warn!("closed a connection: too many are open"),
         }
     }
@@ -135,9 +138,9 @@ async fn converse<S>(stream: S, via: Via, face: Arc<Face>, over: impl Future<Out
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let builder = builder(via, &face.keeper.config());
     let service = hyper::service::service_fn(move |request| Arc::clone(&face).serve(via, request));
-    let connection =
-        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
@@ -153,4 +156,19 @@ where
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection broke");
     }
+}
+
+/// The limits that hyper holds itself: it answers them with a bare 431 and closes.
+fn builder(via: Via, config: &Config) -> Builder {
+    const ITS_OWN_HEADER_COUNT: usize = 100;
+    let (limits, mut builder) = (&config.limits, Builder::new());
+    builder.max_header_size(limits.headers);
+    if limits.header_count != ITS_OWN_HEADER_COUNT {
+        // Costs an allocation for each request, so only where it is wanted.
+        builder.max_headers(limits.header_count);
+    }
+    if let Some(http) = config.http.filter(|_| via == Via::Tcp) {
+        builder.timer(TokioTimer::new()).header_read_timeout(http.request_timeout);
+    }
+    builder
 }

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,12 +19,9 @@ use hyper_util::rt::TokioIo;
 use mcp_wire::Message;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::downstream::{Reply, plain};
+use crate::downstream::{Reply, Via, plain};
 
-/// Each stdio client holds two or three.
-const MOST: usize = 4096;
 /// Told why at a time; more are closed without a word.
 const MOST_TOLD: usize = 16;
 const TELLING: Duration = Duration::from_secs(5);
@@ -31,38 +29,63 @@ const TELLING: Duration = Duration::from_secs(5);
 const LARGEST_READ: usize = 1024 * 1024;
 
 /// Who gets in.
+#[derive(Default)]
 pub(crate) struct Admission {
-    served: Arc<Semaphore>,
-    told: Arc<Semaphore>,
+    served: Arc<AtomicUsize>,
+    /// Of these, those on TCP.
+    tcp: Arc<AtomicUsize>,
+    told: Arc<AtomicUsize>,
 }
 
-/// What becomes of a connection. The permits are held for as long as it lasts.
+/// What becomes of a connection. The places are held for as long as it lasts.
 pub(crate) enum Admitted {
-    Served(OwnedSemaphorePermit),
-    Told(OwnedSemaphorePermit),
+    Served([Option<Place>; 2]),
+    Told(Place),
     Closed,
 }
 
-impl Admission {
-    /// The limit leaves at least half of the process's descriptors for upstreams and files.
-    pub(crate) fn new() -> Self {
-        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-        let most = usize::try_from(descriptors / 2).unwrap_or(MOST).clamp(1, MOST);
-        Self { served: Arc::new(Semaphore::new(most)), told: Arc::new(Semaphore::new(MOST_TOLD)) }
-    }
+/// A place among those of its kind, given back when dropped. No semaphore: the limit may change under it.
+pub(crate) struct Place(Arc<AtomicUsize>);
 
-    pub(crate) fn admit(&self) -> Admitted {
-        let permit = |from: &Arc<Semaphore>| Arc::clone(from).try_acquire_owned();
-        match permit(&self.served).map_err(|_| permit(&self.told)) {
-            Ok(permit) => Admitted::Served(permit),
-            Err(Ok(permit)) => Admitted::Told(permit),
-            Err(Err(_)) => Admitted::Closed,
+impl Place {
+    fn take(of: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let free = |taken: usize| (taken < most).then_some(taken + 1);
+        let taken = of.fetch_update(Ordering::AcqRel, Ordering::Acquire, free);
+        taken.ok().map(|_| Self(Arc::clone(of)))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Admission {
+    /// `most` connections in all; on TCP half of them, because any user of this machine can connect there, and is not
+    /// to keep the socket's clients out.
+    pub(crate) fn admit(&self, via: Via, most: usize) -> Admitted {
+        let on_tcp = match via {
+            Via::Socket => Some(None),
+            Via::Tcp => Place::take(&self.tcp, (most / 2).max(1)).map(Some),
+        };
+        let served = on_tcp.and_then(|place| Some([place, Some(Place::take(&self.served, most)?)]));
+        match served {
+            Some(places) => Admitted::Served(places),
+            None => Place::take(&self.told, MOST_TOLD).map_or(Admitted::Closed, Admitted::Told),
         }
     }
 }
 
+/// What the config allows, but never more than half of the process's descriptors: the others are for upstreams and
+/// files.
+pub(crate) fn most_connections(configured: usize) -> usize {
+    let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
+    usize::try_from(descriptors / 2).unwrap_or(usize::MAX).min(configured).max(1)
+}
+
 /// Answers one request with 503.
-pub(crate) async fn turn_away<S>(stream: S, permit: OwnedSemaphorePermit)
+pub(crate) async fn turn_away<S>(stream: S, place: Place)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -71,7 +94,7 @@ where
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     drop(tokio::time::timeout(TELLING, connection).await);
-    drop(permit);
+    drop(place);
 }
 
 async fn refuse(request: Request<Incoming>) -> Reply {
@@ -84,4 +107,27 @@ async fn refuse(request: Request<Incoming>) -> Reply {
     let mut reply = plain(StatusCode::SERVICE_UNAVAILABLE, body);
     reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_leaves_room_for_the_socket() {
+        let admission = Admission::default();
+        let is_served = |admitted: &Admitted| matches!(admitted, Admitted::Served(_));
+        let tcp: Vec<Admitted> = (0..3).map(|_| admission.admit(Via::Tcp, 4)).collect();
+        assert_eq!(tcp.iter().map(is_served).collect::<Vec<_>>(), [true, true, false]);
+        let socket: Vec<Admitted> = (0..3).map(|_| admission.admit(Via::Socket, 4)).collect();
+        assert_eq!(socket.iter().map(is_served).collect::<Vec<_>>(), [true, true, false]);
+        drop(tcp);
+        assert!(is_served(&admission.admit(Via::Tcp, 4)));
+        // A limit that was lowered counts for those who come.
+        assert!(!is_served(&admission.admit(Via::Socket, 2)));
+        drop(socket);
+        let told: Vec<Admitted> = (0..=MOST_TOLD).map(|_| admission.admit(Via::Socket, 0)).collect();
+        assert!(told.iter().take(MOST_TOLD).all(|one| matches!(one, Admitted::Told(_))));
+        assert!(matches!(told.last(), Some(Admitted::Closed)));
+    }
 }

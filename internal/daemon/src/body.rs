@@ -1,14 +1,13 @@
-//! A response towards a client: the reactor's end (`Sink`) and hyper's end (`Events`).
+//! A response towards a client: the reactor's end (`Sink`) and the reading end (`Events`), which `events.rs` makes a
+//! body of.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use evermux_core::input::{Input, StreamId};
-use http_body::{Body, Frame, SizeHint};
 use mcp_wire::Segments;
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,11 +16,15 @@ use crate::inbox::{Inbox, Told};
 /// An event up to this size is copied into one buffer; a larger one goes out as the slices it came in.
 const COPY_UP_TO: usize = 16 * 1024;
 
-/// What a client may leave unread of an answer. Beyond it the response is ended once the client has read so far; its
-/// shim comes back for the rest. More than the largest answer, which comes as one event.
-const UNREAD_ANSWER: usize = 96 * 1024 * 1024;
-/// The same of a GET stream: a listener that reads nothing costs this much for as long as its connection lasts.
-const UNREAD_NEWS: usize = 4 * 1024 * 1024;
+/// What a client may leave unread, in bytes (`[limits]`). Beyond it the response is ended once the client has read so
+/// far; its client comes back for the rest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Queues {
+    /// Of an answer.
+    pub(crate) response: usize,
+    /// Of a GET stream.
+    pub(crate) stream: usize,
+}
 
 /// How long a client whose stream broke is asked to wait before it comes back (SSE `retry`, in ms): a daemon that was
 /// killed serves again by then.
@@ -43,14 +46,16 @@ pub(crate) struct Sink {
     events: Option<mpsc::UnboundedSender<Bytes>>,
     queued: Arc<AtomicUsize>,
     most_queued: usize,
+    is_answer: bool,
 }
 
 impl Sink {
     /// The response to this, and where its head will appear.
-    pub(crate) fn new(input: &Input) -> (Self, oneshot::Receiver<Head>) {
+    pub(crate) fn new(input: &Input, queues: Queues) -> (Self, oneshot::Receiver<Head>) {
         let (head, waiting) = oneshot::channel();
-        let most_queued = if matches!(input, Input::Listening { .. }) { UNREAD_NEWS } else { UNREAD_ANSWER };
-        (Self { head: Some(head), events: None, queued: Arc::default(), most_queued }, waiting)
+        let is_answer = !matches!(input, Input::Listening { .. });
+        let most_queued = if is_answer { queues.response } else { queues.stream };
+        (Self { head: Some(head), events: None, queued: Arc::default(), most_queued, is_answer }, waiting)
     }
 
     /// Begins an event stream. `false`: the client is gone.
@@ -73,7 +78,7 @@ impl Sink {
         let slow = self.queued.load(Ordering::Relaxed) > self.most_queued;
         let chunks = encode(id, data);
         // A copy gives the bytes back, and with them the permit that says how much its reader may go on reading.
-        let copied = chunks.len() == 1 && !data.is_empty() && self.most_queued == UNREAD_ANSWER;
+        let copied = chunks.len() == 1 && !data.is_empty() && self.is_answer;
         let hold = |bytes| match copied {
             true => Bytes::from_owner(Held { bytes, _data: data.clone() }),
             false => bytes,
@@ -106,7 +111,7 @@ impl AsRef<[u8]> for Held {
 }
 
 /// The first line of a `text/event-stream` event with a message, without copying a large one.
-fn encode(id: Option<&str>, data: &Segments) -> VecDeque<Bytes> {
+pub(crate) fn encode(id: Option<&str>, data: &Segments) -> VecDeque<Bytes> {
     let mut head = BytesMut::with_capacity(data.len().min(COPY_UP_TO) + id.map_or(0, str::len) + 32);
     if let Some(id) = id {
         head.extend_from_slice(b"id: ");
@@ -133,7 +138,7 @@ fn encode(id: Option<&str>, data: &Segments) -> VecDeque<Bytes> {
     chunks
 }
 
-/// hyper's end of an event stream. Dropped before its end, it tells the reactor that the client is away.
+/// The reading end of a response. Dropped before its end, it tells the reactor that the client is away.
 pub(crate) struct Events {
     stream: StreamId,
     rx: mpsc::UnboundedReceiver<Bytes>,
@@ -142,29 +147,16 @@ pub(crate) struct Events {
     finished: bool,
 }
 
-impl Body for Events {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match self.rx.poll_recv(cx) {
-            Poll::Ready(Some(chunk)) => {
-                self.queued.fetch_sub(chunk.len(), Ordering::Relaxed);
-                Poll::Ready(Some(Ok(Frame::data(chunk))))
-            }
-            Poll::Ready(None) => {
-                self.finished = true;
-                Poll::Ready(None)
-            }
-            Poll::Pending => Poll::Pending,
+impl Events {
+    /// The next piece of an event; the last piece of each ends with an empty line.
+    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let chunk = self.rx.poll_recv(cx);
+        match &chunk {
+            Poll::Ready(Some(chunk)) => drop(self.queued.fetch_sub(chunk.len(), Ordering::Relaxed)),
+            Poll::Ready(None) => self.finished = true,
+            Poll::Pending => {}
         }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
+        chunk
     }
 }
 

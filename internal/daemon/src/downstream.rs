@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use evermux_config::ConfigError;
@@ -12,23 +13,29 @@ use evermux_core::input::{Delivery, Input, Sender, StreamId};
 use evermux_core::names::{Seq, UpstreamName};
 use evermux_core::seal::Sealer;
 use evermux_store::StateDir;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE,
+};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Collected, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use mcp_wire::Message;
+use mcp_wire::{Message, Segments};
+use tokio::sync::oneshot;
 
-use crate::body::{Events, Head, Sink};
+use crate::batch;
+use crate::body::{Head, Queues, Sink, encode};
 use crate::control;
+use crate::events::EventBody;
 use crate::guard::{Guard, Refusal};
+use crate::head;
 use crate::inbox::{Inbox, Told};
 use crate::keeper::Keeper;
 use crate::port::Port;
 
-/// The largest message taken from a client, in bytes.
-const LARGEST_REQUEST: usize = 64 * 1024 * 1024;
+pub(crate) type Reply = Response<Either<EventBody, Full<Bytes>>>;
 
-pub(crate) type Reply = Response<Either<Events, Full<Bytes>>>;
+/// The number that a shim gives to each of its messages.
+const SEQ: &str = "evermux-seq";
 
 /// Which listener a request came in by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +82,7 @@ impl Face {
             return Ok(refused(refusal));
         }
         if let Some(name) = path.strip_prefix("/mcp/") {
-            return Ok(self.serve_mcp(name, request).await);
+            return Ok(self.serve_mcp(via, name, request).await);
         }
         // Control is for whoever can open the socket; a token lets nobody stop the daemon.
         let control = path.strip_prefix("/control/").filter(|_| via == Via::Socket);
@@ -86,67 +93,144 @@ impl Face {
         })
     }
 
-    async fn serve_mcp(&self, name: &str, request: Request<Incoming>) -> Reply {
-        let upstream = UpstreamName::from(name);
-        self.keeper.ensure(name).await;
+    async fn serve_mcp(&self, via: Via, name: &str, request: Request<Incoming>) -> Reply {
         let (parts, body) = request.into_parts();
-        let from = self.sender(&parts.headers);
-        let stream = StreamId(self.streams.fetch_add(1, Ordering::Relaxed));
-        match parts.method {
-            Method::POST => match self.read_message(&parts.headers, body).await {
-                Ok(message) => {
-                    if let Sender::Link(claim) = &from {
-                        self.keeper.await_identity(name, claim.identity).await;
-                    }
-                    match self.delivery(&parts.headers) {
-                        Ok(delivery) => {
-                            self.ask(stream, Input::Posted { stream, upstream, from, message, delivery })
-                                .await
-                        }
-                        Err(reply) => *reply,
-                    }
-                }
-                Err(reply) => *reply,
-            },
-            Method::GET => match self.delivery(&parts.headers) {
-                Ok(Delivery { after: None, .. })
-                    if is_plain(&from) && parts.headers.contains_key("last-event-id") =>
-                {
-                    // Taken for none, its client would wait on a GET stream for the answer to a call.
-                    malformed(StatusCode::BAD_REQUEST, "the Last-Event-ID is no event id of this session")
-                }
-                Ok(Delivery { after, .. }) => {
-                    self.ask(stream, Input::Listening { stream, upstream, from, after }).await
-                }
-                Err(reply) => *reply,
-            },
-            Method::DELETE => self.ask(stream, Input::LinkEnded { stream, upstream, from }).await,
-            _ => {
-                let mut reply = plain(StatusCode::METHOD_NOT_ALLOWED, Bytes::new());
-                reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
-                reply
+        // A number says that it is a shim, which is of this build or another one and always right.
+        if !(via == Via::Socket && parts.headers.contains_key(SEQ))
+            && let Err(head::Fault(status, text)) = head::check(&parts.method, &parts.headers)
+        {
+            let mut reply = malformed(status, text);
+            if status == StatusCode::METHOD_NOT_ALLOWED {
+                reply.headers_mut().insert(ALLOW, HeaderValue::from_static(head::ALLOWED));
             }
+            return reply;
+        }
+        let delivery = match self.delivery(via, &parts.headers) {
+            Ok(delivery) => delivery,
+            Err(reply) => return *reply,
+        };
+        self.keeper.ensure(name).await;
+        let (upstream, from) = (UpstreamName::from(name), self.sender(&parts.headers));
+        let (stream, comments) = (self.stream(), self.comments(via));
+        match parts.method {
+            Method::POST => {
+                let post = Post { via, upstream, from, delivery };
+                self.post(stream, post, body).await.unwrap_or_else(|reply| *reply)
+            }
+            Method::GET => {
+                let after = delivery.after;
+                if after.is_none() && is_plain(&from) && parts.headers.contains_key("last-event-id") {
+                    // Taken for none, its client would wait on a GET stream for the answer to a call.
+                    let text = "the Last-Event-ID is no event id of this session";
+                    return malformed(StatusCode::BAD_REQUEST, text);
+                }
+                self.ask(comments, stream, Input::Listening { stream, upstream, from, after }).await
+            }
+            _ => self.ask(comments, stream, Input::LinkEnded { stream, upstream, from }).await,
         }
     }
 
-    async fn read_message(&self, headers: &HeaderMap, body: Incoming) -> Result<Message, Box<Reply>> {
-        let content = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        if !content.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-            let text = "the Content-Type of a message must be application/json";
-            return Err(Box::new(malformed(StatusCode::UNSUPPORTED_MEDIA_TYPE, text)));
+    async fn post(&self, stream: StreamId, post: Post, body: Incoming) -> Result<Reply, Box<Reply>> {
+        let bytes = self.read(post.via, body).await?;
+        if batch::is_batch(&bytes) {
+            return self.post_batch(post, bytes).await;
         }
-        let bytes = match Limited::new(body, LARGEST_REQUEST).collect().await {
-            Ok(collected) => collected.to_bytes(),
-            Err(error) if error.is::<LengthLimitError>() => {
-                let text = format!("a message may have {LARGEST_REQUEST} bytes at most");
-                return Err(Box::new(malformed(StatusCode::PAYLOAD_TOO_LARGE, &text)));
-            }
-            Err(_) => return Err(Box::new(malformed(StatusCode::BAD_REQUEST, "the body broke off"))),
-        };
-        Message::parse(bytes).map_err(|error| {
+        let message = Message::parse(bytes).map_err(|error| {
             let body = mcp_wire::error(error.request_id(), error.code(), &error.to_string(), None);
             Box::new(plain(StatusCode::BAD_REQUEST, body))
+        })?;
+        let Post { via, upstream, from, delivery } = post;
+        self.await_identity(&upstream, &from).await;
+        let input = Input::Posted { stream, upstream, from, message, delivery };
+        Ok(self.ask(self.comments(via), stream, input).await)
+    }
+
+    /// Every member is a message of its own, in their order; what answers them is one stream.
+    async fn post_batch(&self, post: Post, bytes: Bytes) -> Result<Reply, Box<Reply>> {
+        let Post { via, upstream, from, .. } = post;
+        if !matches!(&from, Sender::Link(claim) if claim.version == batch::REVISION) {
+            let text = "a message must be one JSON object; arrays are taken in 2025-03-26 sessions only";
+            return Err(Box::new(malformed(StatusCode::BAD_REQUEST, text)));
+        }
+        let most = self.keeper.config().limits.batch;
+        let members = batch::split(&bytes, most).map_err(|batch::Refused(code, text)| {
+            Box::new(plain(StatusCode::BAD_REQUEST, mcp_wire::error(None, code, &text, None)))
+        })?;
+        self.await_identity(&upstream, &from).await;
+        // All of them before the first answer: they are for the core what a client sends without waiting.
+        let taken: Vec<Result<Waiting<'_>, Bytes>> = members
+            .into_iter()
+            .map(|member| {
+                let (stream, upstream, from) = (self.stream(), upstream.clone(), from.clone());
+                let delivery = Delivery { batched: true, ..Delivery::default() };
+                member.map(|message| {
+                    self.hand_in(stream, Input::Posted { stream, upstream, from, message, delivery })
+                })
+            })
+            .collect();
+        let mut body = EventBody::default();
+        for one in taken {
+            let refused = match one {
+                Err(error) => error,
+                Ok(waiting) => match waiting.head().await {
+                    Some(Head::Events { body: events, .. }) => {
+                        body.add(events);
+                        continue;
+                    }
+                    Some(Head::Accepted) => continue,
+                    // The link is gone, and with it the place of all the others.
+                    Some(refusal @ Head::Refused { status: 404, .. }) => {
+                        return Ok(reply(Some(refusal), None));
+                    }
+                    Some(Head::Refused { body, .. }) => body,
+                    None => return Ok(reply(None, None)),
+                },
+            };
+            body.say(encode(None, &Segments::from(refused)));
+        }
+        if body.is_empty() {
+            return Ok(plain(StatusCode::ACCEPTED, Bytes::new()));
+        }
+        body.break_silence(self.comments(via));
+        Ok(events(None, body))
+    }
+
+    async fn read(&self, via: Via, body: Incoming) -> Result<Bytes, Box<Reply>> {
+        let config = self.keeper.config();
+        let largest = config.limits.body;
+        let whole = Limited::new(body, largest).collect();
+        let collected = match config.http.filter(|_| via == Via::Tcp) {
+            None => whole.await,
+            Some(http) => tokio::time::timeout(http.request_timeout, whole).await.map_err(|_late| {
+                let text = "the body did not come in time";
+                let mut reply = malformed(StatusCode::REQUEST_TIMEOUT, text);
+                reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                Box::new(reply)
+            })?,
+        };
+        collected.map(Collected::to_bytes).map_err(|error| {
+            Box::new(if error.is::<LengthLimitError>() {
+                let text = format!("a message may have {largest} bytes at most");
+                malformed(StatusCode::PAYLOAD_TOO_LARGE, &text)
+            } else {
+                malformed(StatusCode::BAD_REQUEST, "the body broke off")
+            })
         })
+    }
+
+    async fn await_identity(&self, upstream: &UpstreamName, from: &Sender) {
+        if let Sender::Link(claim) = from {
+            self.keeper.await_identity(&upstream.0, claim.identity).await;
+        }
+    }
+
+    fn stream(&self) -> StreamId {
+        StreamId(self.streams.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Only on TCP: a shim waits as long as it must, and an idle daemon is to sleep.
+    fn comments(&self, via: Via) -> Option<Duration> {
+        self.keeper.config().http.filter(|_| via == Via::Tcp)?.keepalive
     }
 
     fn sender(&self, headers: &HeaderMap) -> Sender {
@@ -160,7 +244,8 @@ impl Face {
     }
 
     /// How a message came. A number that cannot be read is refused: taken for none, its message could run twice.
-    fn delivery(&self, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
+    /// On TCP only `evermux connect` could have written one, and it does not come that way: there they are ignored.
+    fn delivery(&self, via: Via, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
         let number =
             |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
         let revision = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
@@ -172,6 +257,9 @@ impl Face {
             revision,
         )?;
         let after = headers.get("last-event-id").and_then(|id| self.sealer.open_event(id.to_str().ok()?));
+        if via == Via::Tcp {
+            return Ok(Delivery { after, ..Delivery::default() });
+        }
         Ok(Delivery {
             seq: checked(headers, "Evermux-Seq", "a whole number", number)?.map(Seq),
             ack: checked(headers, "Evermux-Ack", "a whole number", number)?.map(Seq),
@@ -182,20 +270,39 @@ impl Face {
     }
 
     /// Hands a request to the reactor and waits for its head. A client that goes away before is told of too.
-    async fn ask(&self, stream: StreamId, input: Input) -> Reply {
-        let (sink, head) = Sink::new(&input);
-        let mut waiting = Waiting { stream, inbox: &self.inbox, over: false };
+    async fn ask(&self, comments: Option<Duration>, stream: StreamId, input: Input) -> Reply {
+        reply(self.hand_in(stream, input).head().await, comments)
+    }
+
+    fn hand_in(&self, stream: StreamId, input: Input) -> Waiting<'_> {
+        let limits = self.keeper.config().limits;
+        let queues = Queues { response: limits.queued_response, stream: limits.queued_stream };
+        let (sink, head) = Sink::new(&input, queues);
         self.inbox.tell(Told::Client { stream, sink, input });
-        let head = head.await;
-        waiting.over = true;
-        match head {
-            Ok(Head::Events { link, body }) => events(link, body),
-            Ok(Head::Accepted) => plain(StatusCode::ACCEPTED, Bytes::new()),
-            Ok(Head::Refused { status, body }) => {
-                plain(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
-            }
-            Err(_) => malformed(StatusCode::SERVICE_UNAVAILABLE, "evermux is ending"),
+        Waiting { stream, inbox: &self.inbox, head, over: false }
+    }
+}
+
+/// A message on its way in.
+struct Post {
+    via: Via,
+    upstream: UpstreamName,
+    from: Sender,
+    delivery: Delivery,
+}
+
+fn reply(head: Option<Head>, comments: Option<Duration>) -> Reply {
+    match head {
+        Some(Head::Events { link, body }) => {
+            let mut body = EventBody::of(body);
+            body.break_silence(comments);
+            events(link, body)
         }
+        Some(Head::Accepted) => plain(StatusCode::ACCEPTED, Bytes::new()),
+        Some(Head::Refused { status, body }) => {
+            plain(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
+        }
+        None => malformed(StatusCode::SERVICE_UNAVAILABLE, "evermux is ending"),
     }
 }
 
@@ -221,10 +328,21 @@ fn is_plain(from: &Sender) -> bool {
     matches!(from, Sender::Link(claim) if claim.class.has(Class::PLAIN))
 }
 
+/// A request that has no head yet.
 struct Waiting<'a> {
     stream: StreamId,
     inbox: &'a Inbox,
+    head: oneshot::Receiver<Head>,
     over: bool,
+}
+
+impl Waiting<'_> {
+    /// None: the reactor is gone.
+    async fn head(mut self) -> Option<Head> {
+        let head = (&mut self.head).await;
+        self.over = true;
+        head.ok()
+    }
 }
 
 impl Drop for Waiting<'_> {
@@ -235,7 +353,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn events(link: Option<String>, body: Events) -> Reply {
+fn events(link: Option<String>, body: EventBody) -> Reply {
     let mut reply = Response::new(Either::Left(body));
     let headers = reply.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

@@ -5,13 +5,16 @@
 
 mod accept;
 mod admission;
+mod batch;
 mod body;
 mod control;
 mod credentials;
 mod downstream;
 mod error;
+mod events;
 mod exchange;
 mod guard;
+mod head;
 mod inbox;
 mod keeper;
 mod lifecycle;

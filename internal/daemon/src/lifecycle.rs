@@ -21,7 +21,7 @@ use crate::inbox::{Ask, Inbox, Told};
 use crate::keeper::Keeper;
 use crate::log;
 use crate::port::Port;
-use crate::reactor::{Parts, Phase, Reactor, policies};
+use crate::reactor::{Parts, Phase, Reactor, limits, policies};
 use crate::socket::Socket;
 
 /// How long connections may take to finish once the last call has ended.
@@ -196,6 +196,7 @@ pub(crate) fn load(
         for_thread.tell(Told::Fact(Input::Persisted { ticket, ok }));
     });
     let persist = Persist::start(state, key.clone(), done);
+    setting.inbox.tell(Told::Fact(Input::Limits(limits(&config))));
     setting.inbox.tell(Told::Fact(Input::Configured(policies(&config))));
     setting.inbox.tell(Told::Fact(Input::Answered { answers, complete }));
     setting.inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use evermux_config::{Config, Reinitialize, Share};
 use evermux_core::Hub;
-use evermux_core::input::{End, ExchangeId, Fact, Input, Now, Policy, Renewal, StreamId};
+use evermux_core::input::{End, ExchangeId, Fact, Input, Limits, Now, Policy, Renewal, StreamId};
 use evermux_core::names::{Generation, UpstreamName};
 use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
 use evermux_core::record::{Fingerprint, JournalEntry};
@@ -275,6 +275,7 @@ impl Reactor {
 
     fn reload(&mut self, config: Config) {
         self.network.configure(config.daemon.ca_file.as_ref());
+        self.handle(Input::Limits(limits(&config)));
         self.handle(Input::Configured(policies(&config)));
         self.parts.config = config;
     }
@@ -411,6 +412,11 @@ pub(crate) fn policies(config: &Config) -> Vec<Policy> {
         identity_from_config: upstream.env_vars().is_empty(),
     };
     config.upstreams.iter().map(policy).collect()
+}
+
+/// The limits that the core holds; the others are held where requests come in.
+pub(crate) fn limits(config: &Config) -> Limits {
+    Limits { links: config.limits.links, calls_of_link: config.limits.streams }
 }
 
 fn write_note(note: &Note) {

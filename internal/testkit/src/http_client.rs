@@ -232,6 +232,14 @@ impl HttpClient {
         Ok(events)
     }
 
+    /// Reads one more piece into the reply's body, comments of an event stream too; false when there is no more.
+    ///
+    /// # Errors
+    /// As [`read_body`](Self::read_body).
+    pub fn read_piece(&mut self, reply: &mut HttpReply) -> io::Result<bool> {
+        self.more(reply)
+    }
+
     /// Decodes one piece of body; false when there is no more.
     fn more(&mut self, reply: &mut HttpReply) -> io::Result<bool> {
         if reply.ended {

@@ -13,13 +13,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use super::*;
-use crate::body::Events;
+use crate::body::Queues;
+use crate::events::EventBody;
 use crate::lifecycle::{Setting, load};
 
 const GREETING: &str = concat!(
     r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"#,
     r#""clientInfo":{"name":"test","version":"1"}}}"#
 );
+
+const QUEUES: Queues = Queues { response: 96 << 20, stream: 4 << 20 };
 
 /// A running reactor.
 struct Running {
@@ -61,7 +64,7 @@ impl Running {
         self.next_stream += 1;
         let stream = StreamId(self.next_stream);
         let input = input(stream);
-        let (sink, head) = Sink::new(&input);
+        let (sink, head) = Sink::new(&input, QUEUES);
         self.inbox.tell(Told::Client { stream, sink, input });
         head.await.unwrap()
     }
@@ -83,9 +86,9 @@ impl Running {
         from
     }
 
-    async fn call(&mut self, from: &Sender, text: &'static str) -> Events {
+    async fn call(&mut self, from: &Sender, text: &'static str) -> EventBody {
         match self.post(from.clone(), text).await {
-            Head::Events { body, .. } => body,
+            Head::Events { body, .. } => EventBody::of(body),
             _ => panic!("no events"),
         }
     }
@@ -109,7 +112,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Reads on to the end. Copies: a chunk that is kept is a chunk that was not taken.
-async fn rest(mut body: Events) -> String {
+async fn rest(mut body: EventBody) -> String {
     let mut bytes = Vec::new();
     let read = async {
         while let Some(Ok(frame)) = body.frame().await {

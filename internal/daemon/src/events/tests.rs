@@ -1,0 +1,98 @@
+use evermux_core::input::{Input, StreamId};
+use http_body_util::BodyExt as _;
+use mcp_wire::Segments;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::*;
+use crate::body::{Head, Queues, Sink};
+use crate::inbox::{Inbox, Told};
+
+const LIMIT: Duration = Duration::from_millis(40);
+
+fn response(inbox: &Inbox) -> (Sink, Events) {
+    let input = Input::StreamClosed(StreamId(1));
+    let (mut sink, mut head) = Sink::new(&input, Queues { response: 1 << 20, stream: 1 << 20 });
+    assert!(sink.accept(StreamId(1), None, inbox));
+    match head.try_recv() {
+        Ok(Head::Events { body, .. }) => (sink, body),
+        _ => panic!("no head"),
+    }
+}
+
+fn inbox() -> (Inbox, UnboundedReceiver<Told>) {
+    Inbox::new()
+}
+
+async fn next(body: &mut EventBody) -> Option<String> {
+    let frame = body.frame().await?.unwrap();
+    Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
+}
+
+fn data(text: &str) -> Segments {
+    Segments::from(Bytes::from(text.to_owned()))
+}
+
+#[tokio::test]
+async fn a_silent_stream_carries_comments() {
+    let (inbox, _rx) = inbox();
+    let (sink, events) = response(&inbox);
+    let mut body = EventBody::of(events);
+    body.break_silence(Some(LIMIT));
+    let start = Instant::now();
+    assert_eq!(next(&mut body).await.as_deref(), Some(":\n\n"));
+    assert!(start.elapsed() >= LIMIT, "{:?}", start.elapsed());
+    // An event counts as much as a comment, also one that comes just before the alarm.
+    tokio::time::sleep_until(Instant::now() + LIMIT / 2).await;
+    assert!(sink.event(None, &data("{}")));
+    let start = Instant::now();
+    assert_eq!(next(&mut body).await.as_deref(), Some("data: {}\n\n"));
+    assert_eq!(next(&mut body).await.as_deref(), Some(":\n\n"));
+    assert!(start.elapsed() >= LIMIT, "{:?}", start.elapsed());
+    assert_eq!(next(&mut body).await.as_deref(), Some(":\n\n"));
+    drop(sink);
+    assert_eq!(next(&mut body).await, None);
+}
+
+/// The socket's streams have no alarm that could wake them.
+#[tokio::test]
+async fn without_a_limit_there_is_no_alarm() {
+    let (inbox, _rx) = inbox();
+    let (_sink, events) = response(&inbox);
+    let mut body = EventBody::of(events);
+    body.break_silence(None);
+    assert!(body.silence.is_none());
+}
+
+/// A large event comes in pieces; in this framing nothing may stand between them.
+#[tokio::test]
+async fn events_of_several_responses_do_not_mix() {
+    let (inbox, _rx) = inbox();
+    let (first, one) = response(&inbox);
+    let (second, two) = response(&inbox);
+    let mut body = EventBody::of(one);
+    body.add(two);
+    body.say([Bytes::from_static(b"data: first\n\n")]);
+    let large = "x".repeat(100_000);
+    for _ in 0..5 {
+        assert!(second.event(None, &data(&format!("\"b{large}\""))));
+        assert!(first.event(None, &data(&format!("\"a{large}\""))));
+        assert!(first.event(Some("id"), &data("\"small\"")));
+    }
+    drop((first, second));
+    let whole = body.collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(whole.to_vec()).unwrap();
+    let events: Vec<&str> = text.split_terminator("\n\n").collect();
+    assert_eq!(events.len(), 16);
+    assert_eq!(events[0], "data: first");
+    let count = |start: &str| events.iter().filter(|event| event.starts_with(start)).count();
+    assert_eq!((count("data: \"a"), count("data: \"b"), count("id: id\ndata: \"small\"")), (5, 5, 5));
+    for event in events.iter().filter(|event| event.len() > 100) {
+        assert_eq!(event.len(), "data: \"a\"".len() + large.len());
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_an_empty_stream() {
+    assert!(EventBody::default().is_empty());
+    assert_eq!(next(&mut EventBody::default()).await, None);
+}
