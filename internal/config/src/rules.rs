@@ -101,7 +101,7 @@ pub(crate) fn size(text: &str) -> Result<usize, Refusal> {
 
 /// A size in its largest whole unit.
 pub(crate) fn shown_size(bytes: usize) -> String {
-    let units = UNITS.iter().filter(|(_, unit)| bytes >= *unit && bytes % unit == 0);
+    let units = UNITS.iter().filter(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     match units.max_by_key(|(_, unit)| *unit) {
         Some((name, unit)) => format!("{}{name}", bytes / unit),
         None => format!("{bytes}B"),
