@@ -512,7 +512,6 @@ impl World {
         let message = state.sent.get_mut(&seq).expect("noted");
         message.stream = Some(stream);
         let delivery = Delivery {
-            batched: false,
             seq: state.numbers.then_some(evermux_core::names::Seq(seq)),
             ack: state.numbers.then(|| evermux_core::names::Seq(state.lowest_open())),
             after: state.sent[&seq].last_event.clone(),
