@@ -8,3 +8,6 @@
     clippy::panic,
     reason = "a failed step of a test is to end it, with its place"
 )]
+
+#[allow(dead_code, reason = "the tests of each role use their part of it")]
+mod suite;

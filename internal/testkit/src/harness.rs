@@ -232,6 +232,17 @@ impl Harness {
         finish(self.command(arguments), within, &format!("evermux {}", arguments.join(" ")))
     }
 
+    /// Runs a command made by [`command_of`](Self::command_of) to its end, as [`run_within`](Self::run_within).
+    ///
+    /// # Panics
+    /// As [`run_within`](Self::run_within).
+    #[must_use = "look at the exit code, or say `.success()`"]
+    #[track_caller]
+    pub fn finish(&self, command: Command, within: Duration) -> Output {
+        let what = command.get_program().to_string_lossy().into_owned();
+        finish(command, within, &what)
+    }
+
     /// A client on `evermux connect NAME`.
     #[must_use]
     #[track_caller]

@@ -12,6 +12,7 @@
 pub mod client;
 pub mod harness;
 pub mod http_client;
+pub mod installed;
 mod processes;
 pub mod upstream;
 pub mod wait;
