@@ -9,5 +9,6 @@
     reason = "a failed step of a test is to end it, with its place"
 )]
 
-#[allow(dead_code, reason = "the tests of each role use their part of it")]
+mod adapter;
+mod server;
 mod suite;

@@ -135,10 +135,10 @@ impl Run {
         self.scenarios.get(scenario).map_or(&[], Vec::as_slice)
     }
 
-    /// How a check ended; `None` if it was not made.
-    pub(crate) fn status(&self, scenario: &str, check: &str) -> Option<&str> {
-        let mut checks = self.checks(scenario).iter().filter(|one| one.id == check);
-        checks.next_back().map(|one| one.status.as_str())
+    /// Leaves these scenarios out of account.
+    pub(crate) fn without(mut self, scenarios: &[&str]) -> Self {
+        self.scenarios.retain(|scenario, _| !scenarios.contains(&scenario.as_str()));
+        self
     }
 
     /// All that found fault, one a line.

@@ -13,7 +13,6 @@ mod asks;
 mod fixture;
 mod main_job;
 mod peers;
-mod recorder;
 mod same_bytes;
 mod sdk_client;
 mod sharing;

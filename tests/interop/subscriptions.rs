@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use evermux_testkit::Environment;
 use evermux_testkit::wait::poll_until;
+use evermux_testkit::{Environment, Seen};
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
 use crate::peers::{PATIENCE, Sdk, World};
-use crate::recorder::Seen;
 use crate::sdk_client::{Mode, Route, SdkClient, text};
 use crate::traffic::check_traffic;
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use evermux_testkit::{Recorder, Seen};
+
 use crate::fixture::Call;
-use crate::recorder::{Recorder, Seen};
 
 /// The revision that all pinned peers speak.
 pub(crate) const REVISION: &str = "2025-11-25";

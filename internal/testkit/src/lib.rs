@@ -14,12 +14,16 @@ pub mod harness;
 pub mod http_client;
 pub mod installed;
 mod processes;
+pub mod recorder;
+pub mod socket_server;
 pub mod upstream;
 pub mod wait;
 
 pub use client::{Answer, Pending, ShimClient};
 pub use harness::{Environment, Harness, Output};
 pub use http_client::{HttpClient, HttpReply, SseEvent};
+pub use recorder::{Recorder, Seen};
+pub use socket_server::SocketServer;
 pub use upstream::{
     AskAnswer, AskIds, DeleteSupport, Engine, Entry, Era, ExecIds, Executed, Fault, GetSupport, LostAs,
     Matching, Replies, Script, SecondInitialize, SessionIds, SessionView, Upstream, Violation,

@@ -35,14 +35,23 @@ const BEAT: Duration = Duration::from_millis(250);
 
 /// Serves at this socket until the process is killed.
 pub(crate) async fn serve(socket: &Path) -> anyhow::Result<()> {
-    let listener = UnixListener::bind(socket)?;
     let (shared, number) = (Arc::<Shared>::default(), AtomicU64::default());
     let info: ServerConfig = serde_json::from_value(info())?;
+    let make = move || {
+        let (shared, info) = (Arc::clone(&shared), info.clone());
+        Interop { session: number.fetch_add(1, Ordering::Relaxed), shared, info }
+    };
+    listen(socket, make).await
+}
+
+/// Serves with one such handler a session.
+pub(crate) async fn listen<H: ServerHandler>(
+    socket: &Path,
+    make: impl Fn() -> H + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    let listener = UnixListener::bind(socket)?;
     let service = StreamableHttpService::new(
-        move || {
-            let (shared, info) = (Arc::clone(&shared), info.clone());
-            Ok(Interop { session: number.fetch_add(1, Ordering::Relaxed), shared, info })
-        },
+        move || Ok(make()),
         Arc::new(LocalSessionManager::default()),
         StreamableHttpServerConfig::default(),
     );
@@ -94,16 +103,16 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A value of one of the SDK's types, from JSON.
-fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
+pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, ErrorData> {
     serde_json::from_value(value).map_err(internal)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
-fn internal(error: impl ToString) -> ErrorData {
+pub(crate) fn internal(error: impl ToString) -> ErrorData {
     ErrorData::internal_error(error.to_string(), None)
 }
 
-fn said(text: impl Into<String>) -> Value {
+pub(crate) fn said(text: impl Into<String>) -> Value {
     json!({"content": [{"type": "text", "text": text.into()}]})
 }
 
@@ -129,23 +138,23 @@ fn odd() -> Value {
 }
 
 /// What a tool was called with.
-struct Call {
-    arguments: Value,
-    context: RequestContext<RoleServer>,
+pub(crate) struct Call {
+    pub(crate) arguments: Value,
+    pub(crate) context: RequestContext<RoleServer>,
 }
 
 impl Call {
-    fn text(&self, argument: &str) -> Result<&str, ErrorData> {
+    pub(crate) fn text(&self, argument: &str) -> Result<&str, ErrorData> {
         let text = self.arguments.get(argument).and_then(Value::as_str);
         text.ok_or_else(|| ErrorData::invalid_params(format!("{argument} is missing"), None))
     }
 
-    async fn notify(&self, method: &str, params: impl Serialize) -> Result<(), ErrorData> {
+    pub(crate) async fn notify(&self, method: &str, params: impl Serialize) -> Result<(), ErrorData> {
         notify(&self.context.peer, method, params).await
     }
 
     /// Asks the client, on this call's own stream.
-    async fn ask(&self, method: &str, params: Value) -> Result<Value, ErrorData> {
+    pub(crate) async fn ask(&self, method: &str, params: Value) -> Result<Value, ErrorData> {
         let request = typed(json!({"method": method, "params": params}))?;
         let answer = self.context.peer.send_request(request).await.map_err(internal)?;
         serde_json::to_value(answer).map_err(internal)
