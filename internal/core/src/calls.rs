@@ -119,16 +119,16 @@ impl Hub {
     /// Its bytes, with the client's own id.
     pub(crate) fn answer_one(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.calls.get(&call) else { return };
-        let id = state.client_id.clone();
-        let due = self.identity_due(state.link, state.session);
+        let (id, session) = (state.client_id.clone(), state.session);
+        let due = self.identity_due(state.link, session);
         if message.id().is_none() {
             let data = error_under(&id, message);
             self.settle(call, None, data);
             return;
         }
         let mut splice = message.splice().id(&id);
-        let is_object = message.result().is_some_and(|result| result.first() == Some(&b'{'));
-        if let Some(meta) = due.as_ref().filter(|_| is_object) {
+        let takes_note = message.result().is_some_and(|result| self.takes_note(session, result));
+        if let Some(meta) = due.as_ref().filter(|_| takes_note) {
             splice = splice.result_meta("evermux/session", meta.as_bytes());
             self.mark_told(call);
         }

@@ -327,9 +327,22 @@ impl Hub {
     pub(crate) fn identity_due(&self, link: LinkNonce, ix: SessionIx) -> Option<String> {
         let session = self.sessions.get(&ix)?;
         let told = self.links.get(&link)?.told;
-        let annotate = self.upstreams.get(&session.key.upstream).is_some_and(|u| u.policy.annotate);
         let news = told != Some((session.continuation, session.status));
-        (annotate || news).then(|| self.session_meta(ix)).flatten()
+        (self.annotates(ix) || news).then(|| self.session_meta(ix)).flatten()
+    }
+
+    /// Whether that may go into this result. An empty object only says "done", as to `logging/setLevel`, and there
+    /// are clients that take it for nothing else: the note waits for the next result, unless every one is to have it.
+    pub(crate) fn takes_note(&self, ix: SessionIx, result: &[u8]) -> bool {
+        match result.split_first() {
+            Some((b'{', rest)) => rest.trim_ascii_start() != b"}" || self.annotates(ix),
+            _ => false,
+        }
+    }
+
+    fn annotates(&self, ix: SessionIx) -> bool {
+        let upstream = self.sessions.get(&ix).and_then(|session| self.upstreams.get(&session.key.upstream));
+        upstream.is_some_and(|upstream| upstream.policy.annotate)
     }
 
     pub(crate) fn mark_told(&mut self, call: CallId) {

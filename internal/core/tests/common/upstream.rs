@@ -111,6 +111,10 @@ pub fn result_of(open: &Open) -> String {
     let request = open.message.as_ref().expect("a POST");
     let id = request.id().and_then(|id| id.as_number()).expect("our ids are numbers");
     let tag = tag_of(request).unwrap_or_default();
+    if matches!(request.method(), Some("logging/setLevel" | "resources/subscribe" | "resources/unsubscribe"))
+    {
+        return format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+    }
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[],"tag":"{tag}"}}}}"#)
 }
 

@@ -199,6 +199,18 @@ fn the_first_contact_is_ping_with_the_stored_session() {
     assert!(!w.text(client, call).contains("evermux/session"), "and not again");
 }
 
+/// The official suite holds a server to it: the answer to `logging/setLevel` is an empty object.
+#[test]
+fn an_empty_result_stays_empty_and_the_note_waits() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.kill(9);
+    let level = w.set_level(client, "info");
+    assert!(w.text(client, level).ends_with(r#""result":{}}"#), "{}", w.text(client, level));
+    let call = w.call(client);
+    assert!(w.text(client, call).contains(r#""status":"resumed""#), "told once there is a result");
+}
+
 #[test]
 fn a_silent_ping_lets_the_calls_try() {
     let mut w = World::new();
