@@ -10,5 +10,6 @@
 )]
 
 mod adapter;
+mod client;
 mod server;
 mod suite;

@@ -48,6 +48,14 @@ impl Suite {
         self.packages.join("node_modules/@modelcontextprotocol/conformance/dist/index.js")
     }
 
+    /// What it says to a question that needs no run (`list`).
+    #[track_caller]
+    pub(crate) fn say(&self, harness: &Harness, arguments: &[&str]) -> String {
+        let mut command = harness.command_of(&self.node, &[&self.script().to_string_lossy()]);
+        command.args(arguments);
+        harness.finish(command, DEADLINE).success().stdout
+    }
+
     /// Runs it in the harness's environment, to its end. What it starts itself (`client --command`) inherits that
     /// environment and these variables, and is ended with the harness.
     #[track_caller]
