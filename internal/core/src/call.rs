@@ -1,5 +1,7 @@
 //! One client request on its way through a session: its two ids, its stage, and what its client has not had yet.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use mcp_wire::{Id, Message, Segments};
 
@@ -84,6 +86,8 @@ pub(crate) struct Call {
     pub(crate) stream: Option<StreamId>,
     /// The upstream's last event id on its stream.
     pub(crate) cursor: Option<String>,
+    /// How long the upstream wants to be left alone before its stream is asked for again; the last it said (SSE `retry`).
+    pub(crate) retry: Option<Duration>,
     /// Why its own stream brought no answer, in words for people.
     pub(crate) lost_because: Option<String>,
     /// Sendings so far that are known not to count.
@@ -129,6 +133,7 @@ impl Call {
             exchange: None,
             stream: Some(stream),
             cursor: None,
+            retry: None,
             lost_because: None,
             attempts: 0,
             refusals: 0,

@@ -157,6 +157,7 @@ impl Hub {
         }
         session.status = if again { Status::Reinitialized } else { Status::New };
         session.standalone = crate::session::Standalone::Closed;
+        session.standalone_retry = None;
         session.common.on_handshake();
         session.cure = session.denied;
         (session.doubted, session.proven, session.denied) = (false, false, false);

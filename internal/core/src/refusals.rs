@@ -82,13 +82,13 @@ impl Hub {
         let Some(state) = self.close(exchange) else { return };
         match state.purpose {
             Purpose::Call(call) | Purpose::Replay(call) if !state.answered && self.is_open(call) => {
-                self.on_cut(call, NO_ANSWER, state.retry);
+                self.on_cut(call, NO_ANSWER, state.retry.is_some());
             }
             Purpose::Initialize(_) | Purpose::Probe(_) if !state.answered => {
                 self.on_contact_failed(state.session, state.purpose, NO_ANSWER);
             }
             Purpose::Initialized if !state.answered => self.on_acknowledged(state.session),
-            Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
+            Purpose::Standalone => self.on_standalone_ended(state.session, None),
             Purpose::Reply(link) => self.on_reply_over(state.session, link, exchange),
             _ => {}
         }
@@ -104,7 +104,7 @@ impl Hub {
             Purpose::Call(call) if never_written => self.on_never_written(call, why),
             Purpose::Replay(call) if state.answered || !self.is_open(call) => {}
             Purpose::Replay(call) if never_written => self.on_replay_obstructed(call, None),
-            Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, why, state.retry),
+            Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, why, state.retry.is_some()),
             Purpose::Initialize(_) | Purpose::Probe(_) | Purpose::Initialized => {
                 if never_written && matches!(state.purpose, Purpose::Initialize(_)) {
                     self.uncount_initialize(state.session);
@@ -113,7 +113,7 @@ impl Hub {
                     self.on_contact_failed(state.session, state.purpose, why);
                 }
             }
-            Purpose::Standalone => self.on_standalone_ended(state.session, state.retry),
+            Purpose::Standalone => self.on_standalone_ended(state.session, None),
             Purpose::Reply(link) if never_written => {
                 self.on_reply_failed(state.session, link, exchange, None);
             }

@@ -22,7 +22,8 @@ use crate::timers::Timer;
 
 const MOST_ENDS: u32 = 2;
 const MOST_OBSTRUCTED: u32 = 5;
-/// Whatever a server's `retry` says: a stream that ends at once must not become a loop.
+/// Whatever a server's `retry` says: a stream that ends at once must not become a loop. It may ask for any longer time
+/// ("the client MUST respect the `retry` field", 2025-11-25): the call's own limit ends the search.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_SILENCE: Duration = Duration::from_secs(30);
 /// How long an answer is looked for where the config sets no `call_timeout`.
@@ -149,14 +150,14 @@ impl Hub {
         state.deadline = Some(self.timers.arm(self.now.mono, limit, Timer::Call(call)));
     }
 
-    /// The stream of a sent call ended or was cut without its answer.
-    pub(crate) fn on_cut(&mut self, call: CallId, why: &str, retry: Option<Duration>) {
+    /// The stream of a sent call ended or was cut without its answer; `polls`: it said when to come back.
+    pub(crate) fn on_cut(&mut self, call: CallId, why: &str, polls: bool) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         // The first reason is the one that counts: the later ones are about looking for the answer.
         state.lost_because.get_or_insert_with(|| why.to_owned());
         let ends = match state.stage {
             // A server that says when to come back polls on purpose (2025-11-25, "Sending Messages").
-            Stage::Replaying { ends, .. } => ends + u32::from(retry.is_none()),
+            Stage::Replaying { ends, .. } => ends + u32::from(!polls),
             _ => 0,
         };
         if state.cancelled || state.cursor.is_none() || ends >= MOST_ENDS {
@@ -164,13 +165,13 @@ impl Hub {
             return;
         }
         state.stage = Stage::Replaying { ends, silences: 0 };
-        let pause = retry.unwrap_or(Duration::from_millis(200) * (1 + 4 * ends));
+        let pause = state.retry.unwrap_or(Duration::from_millis(200) * (1 + 4 * ends));
         self.replay_after(call, pause);
         self.limit_replay(call);
     }
 
     fn replay_after(&mut self, call: CallId, pause: Duration) {
-        let pause = pause.clamp(SHORTEST_PAUSE, LONGEST_SILENCE);
+        let pause = pause.max(SHORTEST_PAUSE);
         let Some(state) = self.calls.get_mut(&call) else { return };
         self.timers.cancel(state.pause.take());
         state.pause = Some(self.timers.arm(self.now.mono, pause, Timer::ReplayRetry(call)));
@@ -253,7 +254,9 @@ impl Hub {
             return;
         }
         let pause = Duration::from_millis(500) * 2u32.saturating_pow(*silences);
-        self.replay_after(call, after.unwrap_or(pause).max(Duration::from_millis(200)));
+        let pause = after.unwrap_or(pause).clamp(Duration::from_millis(200), LONGEST_SILENCE);
+        let pause = pause.max(state.retry.unwrap_or_default());
+        self.replay_after(call, pause);
     }
 }
 

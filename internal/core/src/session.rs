@@ -146,6 +146,8 @@ pub(crate) struct Session {
     /// What its links share of it.
     pub(crate) common: Common,
     pub(crate) standalone: Standalone,
+    /// How long its server wants to be left alone before that stream is asked for again; the last it said (SSE `retry`).
+    pub(crate) standalone_retry: Option<Duration>,
     pub(crate) standalone_failures: u32,
     /// What the refusal of a stream that was there may mean was looked into.
     pub(crate) stream_doubted: bool,
@@ -202,6 +204,7 @@ impl Session {
             in_flight: BTreeMap::new(),
             common: Common::default(),
             standalone: Standalone::Closed,
+            standalone_retry: None,
             standalone_failures: 0,
             stream_doubted: false,
             standalone_since: None,

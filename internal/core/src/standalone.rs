@@ -134,7 +134,8 @@ impl Hub {
         true
     }
 
-    pub(crate) fn on_standalone_ended(&mut self, ix: SessionIx, retry: Option<Duration>) {
+    /// The stream is gone, or was refused with a time to wait (`Retry-After`).
+    pub(crate) fn on_standalone_ended(&mut self, ix: SessionIx, after: Option<Duration>) {
         let now = self.now.mono;
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         if matches!(session.standalone, Standalone::Closed | Standalone::Pausing(_)) {
@@ -147,8 +148,10 @@ impl Hub {
         }
         session.standalone_failures += 1;
         let grown = REOPEN * 2u32.saturating_pow((session.standalone_failures - 1).min(7));
-        let pause = retry.unwrap_or(grown).max(REOPEN.min(grown)).min(LONGEST_PAUSE);
-        let pause = self.mint.jitter(pause);
+        let retry = session.standalone_retry;
+        let pause = after.or(retry).unwrap_or(grown).max(REOPEN.min(grown)).min(LONGEST_PAUSE);
+        // "The client MUST respect the `retry` field" (2025-11-25): neither a limit nor the jitter takes from it.
+        let pause = self.mint.jitter(pause).max(retry.unwrap_or_default());
         let timer = self.timers.arm(self.now.mono, pause, Timer::Standalone(ix));
         if let Some(session) = self.sessions.get_mut(&ix) {
             session.standalone = Standalone::Pausing(timer);

@@ -91,11 +91,7 @@ impl Hub {
             Fact::Head { session } => self.on_head(exchange, session),
             Fact::Message { message, cursor } => self.on_message(exchange, &message, cursor),
             Fact::Cursor(cursor) => self.on_cursor(exchange, &cursor),
-            Fact::Retry(pause) => {
-                if let Some(state) = self.exchanges.get_mut(&exchange) {
-                    state.retry = Some(pause);
-                }
-            }
+            Fact::Retry(pause) => self.on_retry(exchange, pause),
             Fact::Ended(end) => self.on_ended(exchange, end),
         }
     }
@@ -147,6 +143,25 @@ impl Hub {
         state.answered = true;
         let ix = state.session;
         self.on_acknowledged(ix);
+    }
+
+    /// It counts for the connections after this one too, until another comes (WHATWG HTML, 9.2 "Server-sent events").
+    fn on_retry(&mut self, exchange: ExchangeId, pause: Duration) {
+        let Some(state) = self.exchanges.get_mut(&exchange) else { return };
+        state.retry = Some(pause);
+        match state.purpose {
+            Purpose::Call(call) | Purpose::Replay(call) => {
+                if let Some(call) = self.calls.get_mut(&call) {
+                    call.retry = Some(pause);
+                }
+            }
+            Purpose::Standalone => {
+                if let Some(session) = self.sessions.get_mut(&state.session) {
+                    session.standalone_retry = Some(pause);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn on_cursor(&mut self, exchange: ExchangeId, cursor: &str) {

@@ -319,3 +319,43 @@ fn a_server_that_wants_no_pause_gets_one() {
     w.advance(2_000);
     assert!((15..=20).contains(&gets(&w).len()), "{} in two seconds", gets(&w).len());
 }
+
+/// The stream of a call ends as a polling server ends it (2025-11-25, "Sending Messages to the Server", 6).
+fn polled(w: &mut World, client: usize, retry: u64) -> u64 {
+    w.upstream.rule("tools/call", Answer::Hold);
+    let call = w.call(client);
+    let posted = w.exchange("tools/call");
+    let cursor = Fact::Cursor(format!("s1/{}/1", w.wire(posted)));
+    for fact in [head(), cursor, Fact::Retry(Duration::from_millis(retry)), clean()] {
+        w.fact(posted, fact);
+    }
+    call
+}
+
+#[test]
+fn a_server_is_not_asked_before_the_time_it_named() {
+    for retry in [150, 500, 5_000, 45_000, 600_000] {
+        let mut w = World::new();
+        let client = w.joined();
+        let call = polled(&mut w, client, retry);
+        w.advance(retry - 1);
+        assert_eq!(gets(&w).len(), 0, "{retry}");
+        w.advance(1);
+        assert_eq!((gets(&w).len(), w.outcome(client, call)), (1, "ok".to_owned()), "{retry}");
+    }
+}
+
+/// An event stream's reconnection time stays until another one is named, over connections (WHATWG, 9.2).
+#[test]
+fn the_time_that_a_server_named_counts_for_the_next_connections_too() {
+    for again in [Answer::Facts(vec![head(), clean()]), Answer::Status(503, ""), Answer::NeverWritten] {
+        let mut w = World::new();
+        let client = w.joined();
+        w.upstream.rule("GET", again.clone());
+        let call = polled(&mut w, client, 5_000);
+        w.advance(9_999);
+        assert_eq!((gets(&w).len(), w.outcome(client, call)), (1, "none".to_owned()), "{again:?}");
+        w.advance(1);
+        assert_eq!((gets(&w).len(), w.outcome(client, call)), (2, "ok".to_owned()), "{again:?}");
+    }
+}

@@ -109,6 +109,32 @@ fn a_cut_get_stream_is_opened_again_from_its_position() {
     assert_eq!(w.spec(w.exchange("GET")).last_event_id.as_deref(), Some("s1/0/1"));
 }
 
+/// With "the client MUST respect the `retry` field" (2025-11-25, "Sending Messages to the Server", 6) a jitter may only
+/// add; and the field counts until another one comes.
+#[test]
+fn a_get_stream_is_not_opened_before_the_time_its_server_named() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.joined();
+    w.listen(client);
+    w.call(client);
+    for (round, named) in [10_000, 10_000, 10_000, 10_000, 10_000, 600_000].into_iter().enumerate() {
+        for named_now in [true, false] {
+            let get = w.exchange("GET");
+            let retry = named_now.then_some(Fact::Retry(Duration::from_millis(named)));
+            w.upstream.rule("GET", Answer::Facts(vec![head()]));
+            for fact in retry.into_iter().chain([Fact::Cursor("s1/0/1".into()), clean()]) {
+                w.fact(get, fact);
+            }
+            let before = w.sent("GET");
+            w.advance(named - 1);
+            assert_eq!(w.sent("GET"), before, "{round}, {named_now}");
+            w.advance(named / 4 + 2);
+            assert_eq!(w.sent("GET"), before + 1, "{round}, {named_now}");
+        }
+    }
+}
+
 #[test]
 fn a_get_stream_that_ends_at_once_is_asked_for_less_and_less() {
     let mut w = World::new();
