@@ -71,6 +71,8 @@ pub(crate) struct Exchange {
     /// Which value of its header values it was started with.
     pub(crate) epoch: u64,
     pub(crate) retry: Option<std::time::Duration>,
+    /// The event it goes on from (`Last-Event-ID`), if that was told.
+    pub(crate) after: Option<String>,
     pub(crate) timer: Option<TimerId>,
 }
 

@@ -10,7 +10,7 @@ use mcp_wire::{Kind, Message};
 
 use crate::call::{Call, CallId, Stage};
 use crate::flights::Shared;
-use crate::hub::{Hub, Purpose, StreamUse};
+use crate::hub::{Exchange, Hub, Purpose, StreamUse};
 use crate::input::{Delivery, StreamId};
 use crate::link::Fate;
 use crate::names::{Handshake, LinkNonce, Seq, WireId};
@@ -210,9 +210,8 @@ impl Hub {
     /// A replay gives what comes *after* a cursor (basic/transports, resumability), but that of one known SDK begins with the cursor's
     /// own event. That is no sign of life either, or a server that has nothing else would be asked for ever. An answer is taken all the same:
     /// with one, there is nothing after it.
-    pub(crate) fn is_told_again(&self, call: CallId, message: &Message, cursor: Option<&str>) -> bool {
-        let known = self.calls.get(&call).and_then(|state| state.cursor.as_deref());
-        message.kind() == Kind::Notification && cursor.is_some() && cursor == known
+    pub(crate) fn is_told_again(on: &Exchange, message: &Message, cursor: Option<&str>) -> bool {
+        cursor.is_some() && cursor == on.after.as_deref() && message.kind() == Kind::Notification
     }
 
     pub(crate) fn watch_silence(&mut self, call: CallId) {

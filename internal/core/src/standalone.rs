@@ -37,6 +37,13 @@ impl Hub {
         let cursor = record.and_then(|record| record.get_cursor.clone());
         let resumes = cursor.is_some();
         let exchange = self.start(ix, Purpose::Standalone, Verb::Get, cursor);
+        // The position of a former process may be of an event that nobody had yet when it was killed.
+        let heard_here = self.sessions.get(&ix).is_some_and(|session| session.cursor_written.is_some());
+        if let Some(state) = exchange.and_then(|exchange| self.exchanges.get_mut(&exchange))
+            && !heard_here
+        {
+            state.after = None;
+        }
         if let (Some(session), Some(exchange)) = (self.sessions.get_mut(&ix), exchange) {
             session.standalone = Standalone::Opening(exchange);
             session.common.resumes = resumes;

@@ -40,7 +40,7 @@ impl Hub {
             fingerprint: session.key.fingerprint.of_config(),
             verb,
             protocol_version: record.map(|record| record.protocol_version.clone()).filter(|v| has_header(v)),
-            last_event_id,
+            last_event_id: last_event_id.clone(),
             session: session_id.clone(),
         };
         let exchange = ExchangeId(self.count());
@@ -66,6 +66,7 @@ impl Hub {
             carried_session: session_id.is_some(),
             epoch,
             retry: None,
+            after: last_event_id,
             timer,
         };
         self.exchanges.insert(exchange, state);
@@ -180,10 +181,10 @@ impl Hub {
     fn on_message(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.exchanges.get(&exchange) else { return };
         let purpose = state.purpose;
+        if Self::is_told_again(state, message, cursor.as_deref()) {
+            return;
+        }
         if let Purpose::Call(call) | Purpose::Replay(call) = purpose {
-            if matches!(purpose, Purpose::Replay(_)) && self.is_told_again(call, message, cursor.as_deref()) {
-                return;
-            }
             if let Some(cursor) = &cursor {
                 self.note_cursor(call, cursor);
             }

@@ -1,6 +1,7 @@
 //! The first use of an upstream, and the first contact of a later process: one handshake, ids used once.
 
 use evermux_core::BLOCK;
+use evermux_core::input::Input;
 
 use crate::common::{Answer, NAME, Reply, World, policy, upstream::*};
 
@@ -306,6 +307,9 @@ fn a_server_without_session_ids_is_served_the_same() {
     let call = w.call(client);
     assert_eq!(w.outcome(client, call), "ok");
     assert_eq!(w.sent("initialize"), 1);
+    // There is nothing to name in a DELETE.
+    w.put(Input::Purge(None));
+    assert_eq!((w.sent("DELETE"), w.disk.records().len()), (0, 0));
 }
 
 #[test]

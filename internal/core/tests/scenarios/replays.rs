@@ -359,3 +359,24 @@ fn the_time_that_a_server_named_counts_for_the_next_connections_too() {
         assert_eq!((gets(&w).len(), w.outcome(client, call)), (2, "ok".to_owned()), "{again:?}");
     }
 }
+
+/// An event may carry several messages (2025-03-26): the second one is no repetition of the first.
+#[test]
+fn all_messages_of_a_replayed_event_are_told() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.upstream.rule("tools/call", Answer::CutAfterCursor);
+    w.upstream.rule("GET", Answer::Facts(vec![head()]));
+    let call = w.call_with_token(client, "\"mine\"");
+    w.advance(1_000);
+    let replay = w.exchange("GET");
+    let last = w.spec(replay).last_event_id.clone().unwrap();
+    let wire = last.split('/').nth(1).unwrap();
+    for progress in [1, 2] {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{wire},"progress":{progress}}}}}"#
+        );
+        w.fact(replay, says_at(&text, "s1/later"));
+    }
+    assert_eq!(w.clients[client].sent[&call].progress.len(), 2);
+}

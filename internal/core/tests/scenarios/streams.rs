@@ -135,6 +135,44 @@ fn a_get_stream_is_not_opened_before_the_time_its_server_named() {
     }
 }
 
+/// One server's replay begins with the very event whose successors were asked for.
+#[test]
+fn what_a_get_stream_repeats_is_not_told_again() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.joined();
+    w.listen(client);
+    w.call(client);
+    let said = |level: &str| {
+        format!(r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"{level}"}}}}"#)
+    };
+    let get = w.exchange("GET");
+    w.fact(get, says_at(&said("info"), "s1/0/1"));
+    // The two of one event (a 2025-03-26 batch) have one position, and are no repetition.
+    w.fact(get, says_at(&said("error"), "s1/0/2"));
+    w.fact(get, says_at(&said("alert"), "s1/0/2"));
+    assert_eq!(w.heard(client).len(), 3);
+    w.upstream.rule("GET", Answer::Facts(vec![head()]));
+    w.fact(get, cut());
+    w.advance(2_000);
+    let get = w.exchange("GET");
+    assert_eq!(w.spec(get).last_event_id.as_deref(), Some("s1/0/2"));
+    for (level, at) in [("error", "s1/0/2"), ("alert", "s1/0/2"), ("debug", "s1/0/3")] {
+        w.fact(get, says_at(&said(level), at));
+    }
+    assert_eq!(w.heard(client), [said("debug")]);
+    // The one that has the position from the record cannot know who heard it.
+    w.kill(9);
+    w.upstream.rule("GET", Answer::Facts(vec![head()]));
+    w.listen(client);
+    let get = w.exchange("GET");
+    let at = w.spec(get).last_event_id.clone().unwrap();
+    for level in ["error", "alert"] {
+        w.fact(get, says_at(&said(level), &at));
+    }
+    assert_eq!(w.heard(client).len(), 2);
+}
+
 #[test]
 fn a_get_stream_that_ends_at_once_is_asked_for_less_and_less() {
     let mut w = World::new();
