@@ -90,6 +90,15 @@ fn evermux_passes_what_is_scored() {
     }
 }
 
+/// The client is an HTTP client of the loopback port: its own streams are polled and resumed as well.
+#[test]
+fn evermux_passes_for_http_clients() {
+    let Some(trial) = Trial::begin() else { return };
+    for scenario in SCORED.iter().chain([&UNSCORED]) {
+        trial.passes("http", scenario, REVISION);
+    }
+}
+
 /// The scenarios that the suite has for it.
 #[test]
 fn evermux_passes_at_2025_06_18() {

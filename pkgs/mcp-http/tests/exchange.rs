@@ -36,6 +36,7 @@ on_both!(
     get_may_be_refused_with_405,
     redirects_are_reported_not_followed,
     accepted_without_body_is_empty,
+    the_session_header_is_read_in_any_spelling,
     a_bad_session_id_is_kept_as_an_error,
     a_request_read_then_closed_is_unknown_and_sent_once,
     an_idle_close_never_doubles_a_request,
@@ -246,12 +247,23 @@ async fn redirects_are_reported_not_followed<S: Sender>(pair: Pair<S>) {
 async fn accepted_without_body_is_empty<S: Sender>(pair: Pair<S>) {
     for head in [
         "HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 202 Accepted\r\ncontent-type: text/plain\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 204 No Content\r\ncontent-type: application/json\r\n\r\n",
     ] {
         pair.peer.answer(move |_| vec![send(head)]);
         let answer = pair.client.send(post("{}")).await.unwrap();
         assert_eq!(answer.head.content, Content::Empty);
         assert!(answer.into_bytes(0).await.unwrap().is_empty());
+    }
+}
+
+async fn the_session_header_is_read_in_any_spelling<S: Sender>(pair: Pair<S>) {
+    for name in ["Mcp-Session-Id", "MCP-Session-Id", "mcp-session-id", "MCP-SESSION-ID"] {
+        let head = format!("HTTP/1.1 202 Accepted\r\n{name}: fresh\r\ncontent-length: 0\r\n\r\n");
+        pair.peer.answer(move |_| vec![send(&head)]);
+        let answer = pair.client.send(post("{}")).await.unwrap();
+        assert_eq!(answer.head.session.as_ref().unwrap().value().unwrap(), "fresh", "{name}");
     }
 }
 

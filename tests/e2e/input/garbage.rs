@@ -68,6 +68,11 @@ fn odd() -> Vec<(&'static str, Vec<u8>)> {
     };
     vec![
         ("batch", reply(JSON, &[b"[", good.as_slice(), b"]"].concat())),
+        ("batch_event", reply(SSE, &[b"data: [", good.as_slice(), b"]\n\n"].concat())),
+        (
+            "batch_with_news",
+            event("data: [{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\"}}]\n\n"),
+        ),
         ("charset", reply("Application/JSON; charset=utf-8", good)),
         ("spaced", reply(JSON, &[b"\r\n  ", good.as_slice(), b"\n\n"].concat())),
         ("bom", event("\u{feff}")),
