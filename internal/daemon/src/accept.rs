@@ -58,6 +58,8 @@ struct Hall {
     tracker: TaskTracker,
     phases: watch::Receiver<Phase>,
     admission: Admission,
+    /// Nothing closes the socket before the process ends.
+    never: CancellationToken,
 }
 
 /// Takes connections until it is aborted.
@@ -70,7 +72,8 @@ pub(crate) async fn accept(
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let look = Arc::clone(&door.look);
-    let hall = Hall { face: Arc::clone(&face), tracker, phases, admission: Admission::default() };
+    let never = CancellationToken::new();
+    let hall = Hall { face: Arc::clone(&face), tracker, phases, admission: Admission::default(), never };
     loop {
         let accepted = tokio::select! {
             accepted = door.socket.accept() => accepted.map(|stream| hall.take_local(stream)),
@@ -96,8 +99,7 @@ pub(crate) async fn accept(
 impl Hall {
     fn take_local(&self, stream: tokio::net::UnixStream) {
         if socket::is_ours(&stream) {
-            // Nothing closes the socket before the process ends.
-            self.take(stream, Via::Socket, CancellationToken::new());
+            self.take(stream, Via::Socket, self.never.clone());
         } else {
             tracing::warn!("refused a connection of another user");
         }

@@ -61,8 +61,11 @@ impl Face {
     /// Reads the config and the token anew. A bad config changes nothing.
     pub(crate) async fn reload(&self) -> Result<(), ConfigError> {
         self.keeper.reload(&self.inbox).await?;
-        match self.state.http_token() {
-            Ok(token) => self.guard.expect_token(&token),
+        let state = self.state.clone();
+        // A token that is gone is made anew, and synced: no work for this thread.
+        match tokio::task::spawn_blocking(move || state.http_token()).await {
+            Ok(Ok(token)) => self.guard.expect_token(&token),
+            Ok(Err(error)) => tracing::error!(%error, "the token cannot be read; the one of before counts"),
             Err(error) => tracing::error!(%error, "the token cannot be read; the one of before counts"),
         }
         self.port.configure(self.keeper.config().http.map(|http| http.listen));
@@ -79,6 +82,7 @@ impl Face {
         if via == Via::Tcp
             && let Err(refusal) = self.guard.check(request.uri(), request.headers())
         {
+            tracing::debug!(?refusal, "refused a request on TCP");
             return Ok(refused(refusal));
         }
         if let Some(name) = path.strip_prefix("/mcp/") {
@@ -230,7 +234,7 @@ impl Face {
 
     /// Only on TCP: a shim waits as long as it must, and an idle daemon is to sleep.
     fn comments(&self, via: Via) -> Option<Duration> {
-        self.keeper.config().http.filter(|_| via == Via::Tcp)?.keepalive
+        if via == Via::Tcp { self.keeper.config().http?.keepalive } else { None }
     }
 
     fn sender(&self, headers: &HeaderMap) -> Sender {

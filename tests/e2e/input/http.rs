@@ -51,9 +51,19 @@ fn malformed_requests_get_clear_errors() {
     let mut http = dial(&harness);
     let json = ("content-type", "application/json");
 
-    let reply = http.exchange("POST", "/mcp/up", &[session, ("content-type", "text/plain")], LIST).unwrap();
+    let accept = ("accept", "application/json, text/event-stream");
+    let text = ("content-type", "text/plain");
+    let reply = http.exchange("POST", "/mcp/up", &[session, accept, text], LIST).unwrap();
     check_error(&reply, 415, "application/json");
-    check_error(&http.exchange("POST", "/mcp/up", &[session], LIST).unwrap(), 415, "application/json");
+    check_error(
+        &http.exchange("POST", "/mcp/up", &[session, accept], LIST).unwrap(),
+        415,
+        "application/json",
+    );
+    check_error(&http.exchange("POST", "/mcp/up", &[session, json], LIST).unwrap(), 406, "Accept");
+    check_error(&http.exchange("GET", "/mcp/up", &[session, json], "").unwrap(), 406, "text/event-stream");
+    let spaced = ("mcp-session-id", "two words");
+    check_error(&http.exchange("DELETE", "/mcp/up", &[spaced], "").unwrap(), 400, "Mcp-Session-Id");
     for (body, code, says) in [
         ("{", -32700, "not JSON"),
         ("", -32700, "not JSON"),
@@ -75,7 +85,7 @@ fn malformed_requests_get_clear_errors() {
         "/mcp/..%2f..",
         "/control/nope",
     ] {
-        let reply = http.exchange("POST", path, &[json, session], LIST).unwrap();
+        let reply = http.exchange("POST", path, &[json, accept, session], LIST).unwrap();
         assert_eq!(reply.status, 404, "{path}: {}", reply.text());
     }
     let error = check_error(&http.post_mcp("/mcp/nobody", &[session], LIST).unwrap(), 404, "nobody");

@@ -71,7 +71,7 @@ fn every_refusal_has_its_status() {
 /// What a web page can send without asking: no preflight, the page's origin or none, a rebound name.
 #[test]
 fn a_browser_gets_nowhere() {
-    let (harness, upstream, address) = with_port("");
+    let (_harness, upstream, address) = with_port("");
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
     let mut http = dial(address);
     let form = [("origin", "https://evil.example"), ("content-type", "text/plain"), ("accept", "*/*")];

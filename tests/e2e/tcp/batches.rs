@@ -35,7 +35,6 @@ fn a_batch_is_answered_in_one_stream() {
     assert_eq!(by_id(&reply, &json!(5))["error"]["code"], -32600);
     assert_eq!(by_id(&reply, &Value::Null)["error"]["code"], -32600);
     assert_eq!(messages(&reply).iter().filter(|message| message.get("method").is_none()).count(), 6);
-    assert!(!reply.text().contains("\nid:") && !reply.text().starts_with("id:"), "{}", reply.text());
     assert_eq!(upstream.count(|entry| entry.body.trim_start().starts_with('[')), 0);
     assert_eq!(upstream.count(|entry| entry.body.contains(arguments)), 1, "the bytes are the client's");
     assert_eq!(link.count(), 2);
@@ -51,7 +50,8 @@ fn answers_come_as_they_are_ready() {
         {"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"counter"}}]"#;
     let mut http = dial(address);
     let mut reply = http.open_mcp(UP, &link.headers(), body).unwrap();
-    let first = http.next_event(&mut reply).unwrap().unwrap();
+    let mut events = std::iter::from_fn(|| http.next_event(&mut reply).unwrap());
+    let first = events.find(|event| !event.data.is_empty()).unwrap();
     assert!(first.data.contains(r#""id":2"#), "{first:?}");
     upstream.wait_at_gate("late", 1, PATIENCE);
     upstream.open_gate("late");

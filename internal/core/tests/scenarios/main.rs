@@ -10,6 +10,7 @@ mod crowd;
 mod ends;
 mod first_use;
 mod levels;
+mod limits;
 mod lists;
 mod loss;
 mod memory;

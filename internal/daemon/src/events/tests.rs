@@ -1,3 +1,5 @@
+//! Whole streams as a client reads them.
+
 use evermux_core::input::{Input, StreamId};
 use http_body_util::BodyExt as _;
 use mcp_wire::Segments;

@@ -1,3 +1,5 @@
+//! Requests as browsers, other users and honest clients send them.
+
 use super::*;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
