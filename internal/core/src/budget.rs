@@ -131,6 +131,7 @@ impl Hub {
         let kept = session.denied && session.record.is_some();
         let then = if then == Rest::Fresh && kept { Rest::Dormant } else { then };
         session.failures = (session.failures + 1).max(others);
+        session.snubs = 0;
         if matches!(session.status, Status::Dormant) {
             session.status = Status::ResumeFailed;
             session.reason = Some("unreachable".to_owned());

@@ -210,7 +210,9 @@ impl Hub {
 
 fn state_of(session: &Session) -> (UpstreamState, Option<String>) {
     match &session.phase {
-        Phase::Resting(Rest::Ready) => (UpstreamState::Ready, None),
+        Phase::Resting(Rest::Ready) => {
+            (UpstreamState::Ready, session.is_flapping().then(|| crate::loss::NOT_STICKY.to_owned()))
+        }
         Phase::Resting(_) | Phase::Lost => (UpstreamState::Idle, None),
         Phase::Waking
         | Phase::Probing

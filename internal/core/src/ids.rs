@@ -33,6 +33,11 @@ impl Ids {
         Some(WireId(self.next - 1))
     }
 
+    /// Whether it was used in this session's life, or may have been.
+    pub(crate) fn gave_out(&self, id: WireId) -> bool {
+        id.0 != 0 && id.0 < self.next
+    }
+
     pub(crate) fn end(&self) -> u64 {
         self.end
     }

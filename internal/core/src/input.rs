@@ -164,6 +164,8 @@ pub struct Refusal {
     pub challenge: bool,
     /// `WWW-Authenticate` says `insufficient_scope`.
     pub scope: bool,
+    /// The scope that `WWW-Authenticate` asks for (RFC 6750 section 3), as the server wrote it.
+    pub wanted_scope: Option<String>,
     /// `Retry-After`.
     pub retry_after: Option<Duration>,
 }

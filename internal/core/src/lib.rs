@@ -49,6 +49,7 @@ mod trust;
 mod upstream;
 mod waking;
 mod wishes;
+mod words;
 
 pub use hub::Hub;
 pub use ids::BLOCK;

@@ -12,12 +12,15 @@ use crate::flights::Later;
 use crate::hub::{Hub, Pending, Purpose};
 use crate::ids::Ids;
 use crate::input::{ExchangeId, Refusal};
+use crate::loss::holds_another;
 use crate::names::{Handshake, LinkNonce, SessionId};
 use crate::output::{Output, Verb};
 use crate::record::{HandshakeState, Learned, Record, Sync};
+use crate::refusals::wider_scope;
 use crate::session::{Phase, Rest, SessionIx};
 use crate::status::Status;
 use crate::symptom::Meaning;
+use crate::words;
 
 /// The part of an InitializeResult that decisions need; the rest stays as the server wrote it.
 #[derive(serde::Deserialize)]
@@ -121,8 +124,7 @@ impl Hub {
             if self.evict(ix, &words.to_ascii_lowercase()) {
                 return;
             }
-            let failure =
-                Failure::new(Failed::UpstreamUnreachable, format!("initialize was refused: {words}"));
+            let failure = Failure::new(Failed::UpstreamUnreachable, refused_in_words(&words));
             self.back_off(ix, Rest::Fresh, &failure.refused(), None);
             return;
         };
@@ -162,7 +164,7 @@ impl Hub {
         session.cure = session.denied;
         (session.doubted, session.proven, session.denied) = (false, false, false);
         (session.switched, session.flighty, session.evicted) = (false, false, false);
-        session.astray = 0;
+        (session.astray, session.denials, session.snubs) = (0, 0, 0);
         let old = session.record.take();
         // A reservation under way is in the old record already, and may be granted yet.
         let reserved = old.as_ref().map_or(0, |old| old.ids_reserved_until).max(session.ids.end());
@@ -235,6 +237,9 @@ impl Hub {
         if !matches!(session.phase, Phase::Probing | Phase::Acknowledging) {
             return;
         }
+        if session.snubs == 1 && session.phase == Phase::Probing {
+            return self.acknowledge(ix);
+        }
         // Also one that a former process did not live to finish, and a first session that took the place of one
         // under an older config.
         let second = session.handshake.0 > 1 || session.record.as_ref().is_some_and(Record::is_owed);
@@ -242,6 +247,7 @@ impl Hub {
         let again = second || session.reason.is_some();
         let replaced = unfinished || (again && session.phase == Phase::Acknowledging);
         session.step = None;
+        session.snubs = 0;
         session.phase = Phase::Resting(Rest::Ready);
         session.forget_trial();
         session.worked = true;
@@ -381,18 +387,33 @@ impl Hub {
             Meaning::Mismatch => self.on_mismatch(ix),
             // Even an error is an answer of a server that knows the session.
             Meaning::Answer if matches!(purpose, Purpose::Probe(_)) => self.on_alive(ix, true),
+            Meaning::Answer | Meaning::Unusable | Meaning::Trouble(None)
+                if purpose == Purpose::Initialized && self.bear_snub(ix) => {}
             Meaning::Answer | Meaning::Unusable | Meaning::Doubtful(_) => {
                 let text = "the upstream refuses the first contact";
                 let failure = Failure::new(Failed::UpstreamUnreachable, text);
-                // A server that answers `initialized` with an error does not want this handshake finished.
-                let then = if meaning == Meaning::Answer { Rest::Fresh } else { rest_after(purpose) };
-                self.back_off(ix, then, &failure, None);
+                self.back_off(ix, rest_after(purpose), &failure, None);
             }
             Meaning::Busy(after) | Meaning::Trouble(after) => {
                 let failure = Failure::new(Failed::UpstreamUnreachable, "the upstream is in trouble");
                 self.back_off(ix, rest_after(purpose), &failure, after);
             }
         }
+    }
+
+    /// Some servers answer `initialized` with an error, whatever its status, and serve the session all the same
+    /// (B31). A ping tells them from those in trouble; one that was only a moment in trouble is told again.
+    fn bear_snub(&mut self, ix: SessionIx) -> bool {
+        let Some(session) = self.sessions.get_mut(&ix).filter(|s| s.phase == Phase::Acknowledging) else {
+            return false;
+        };
+        session.snubs += 1;
+        if session.snubs == 1 {
+            self.probe(ix);
+        } else {
+            self.on_alive(ix, false);
+        }
+        true
     }
 
     pub(crate) fn on_handshake_refused(
@@ -407,18 +428,26 @@ impl Hub {
             return;
         }
         let body = refusal.map(|refusal| String::from_utf8_lossy(&refusal.body).to_ascii_lowercase());
-        if body.is_some_and(|body| self.evict(ix, &body)) {
+        if body.as_ref().is_some_and(|body| self.evict(ix, body)) {
             return;
         }
+        let orphan = body.is_some_and(|body| holds_another(&body));
         let (failure, after) = match meaning {
             Meaning::Mismatch => return self.on_mismatch(ix),
+            _ if refusal.is_some_and(|refusal| refusal.scope) => {
+                (Failure::new(Failed::NeedsAuth, wider_scope(refusal)), None)
+            }
+            _ if orphan => (
+                Failure::new(Failed::UpstreamUnreachable, refused_in_words("already initialized")).refused(),
+                None,
+            ),
             Meaning::Denied(_) => (needs_auth(), None),
             Meaning::Busy(after) | Meaning::Trouble(after) => {
                 let text = format!("the upstream answers initialize with HTTP {status}");
                 (Failure::new(Failed::UpstreamUnreachable, text), after)
             }
             _ => {
-                let text = format!("initialize was refused with HTTP {status}: check the upstream's URL");
+                let text = refused_with(status, refusal);
                 (Failure::new(Failed::UpstreamUnreachable, text).refused(), None)
             }
         };
@@ -430,6 +459,30 @@ impl Hub {
         for call in std::mem::take(&mut session.waiting) {
             self.fail(call, failure);
         }
+    }
+}
+
+/// Why an `initialize` was refused, for people. A single-session server that holds on to somebody's session, which is
+/// not in our hands, takes no other until that one ends (B15).
+fn refused_in_words(words: &str) -> String {
+    if holds_another(&words.to_ascii_lowercase()) {
+        return "the upstream serves one session only and holds on to another (already initialized): end its other \
+                client, or restart it"
+            .to_owned();
+    }
+    format!("initialize was refused: {}", words::quoted(words))
+}
+
+fn refused_with(status: u16, refusal: Option<&Refusal>) -> String {
+    let body = refusal.map(|refusal| refusal.body.clone()).unwrap_or_default();
+    let words = Message::parse(body).ok().and_then(|message| message.error_message());
+    let hint = match status {
+        403 | 421 => "a firewall or a check of Host or Origin stands before the upstream",
+        _ => "check the upstream's URL",
+    };
+    match words {
+        Some(words) => format!("{} (HTTP {status})", refused_in_words(&words)),
+        None => format!("initialize was refused with HTTP {status}: {hint}"),
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 use crate::call::CallId;
 use crate::failure::{Failure, Kind as Failed, needs_auth, session_lost};
 use crate::hub::{Hub, Pending, Purpose};
+use crate::input::Now;
 use crate::names::{Handshake, SessionId};
 use crate::output::{Note, Output, Verb};
 use crate::record::Sync;
-use crate::session::{Phase, Rest, SessionIx};
+use crate::session::{Phase, Rest, Session, SessionIx};
 use crate::status::Status;
 use crate::timers::Timer;
 
@@ -16,8 +17,32 @@ use crate::timers::Timer;
 const STRAY: Duration = Duration::from_secs(5);
 /// Handshakes in a row that may be lost unused before the next one waits.
 const MOST_FRUITLESS: u32 = 2;
+/// A server whose instances do not share their sessions gets one fresh session in this time.
+const FLAPPING: Duration = Duration::from_secs(30);
+/// Said of such a server, also in status.
+pub(crate) const NOT_STICKY: &str = "the upstream denies a session and serves it again: its instances do not share sessions, and requests are spread over them";
 /// Instances that may deny a session one after the other before it counts as lost.
 const MOST_ASTRAY: u32 = 4;
+
+/// What a server with one session says to the handshake for a second one, in lower case. The last is how the
+/// TypeScript SDK's transport refuses to be connected twice.
+pub(crate) fn holds_another(words: &str) -> bool {
+    ["already initialized", "already been initialized", "already connected to a transport"]
+        .iter()
+        .any(|refusal| words.contains(refusal))
+}
+
+/// With its age and how long nobody had used it: servers that reap sessions show a pattern (B04, B08).
+fn lost(session: &Session, symptom: &'static str, now: Now) -> Note {
+    let made = session.record.as_ref().map_or(now.wall_ms, |record| record.created_ms);
+    Note::Lost {
+        upstream: session.key.upstream.clone(),
+        trajectory: session.trajectory,
+        symptom,
+        age: Duration::from_millis(now.wall_ms.saturating_sub(made)),
+        silent: session.last_ok.map(|at| now.mono.saturating_sub(at)),
+    }
+}
 
 impl Hub {
     /// The server does not know the session any more. News of a loss already being dealt with joins it.
@@ -36,13 +61,20 @@ impl Hub {
         }
         let fresh_success = session.last_ok.is_some_and(|at| now.saturating_sub(at) < STRAY);
         let ready = session.phase == Phase::Resting(Rest::Ready);
-        if symptom == "404" && ready && fresh_success && !session.doubted {
+        // Each stack has its own status for it, so the stray one may come with any. (A refusal in a 200 is dealt with
+        // at once: some servers that say so have put a new session in the old one's place, where a ping is answered.)
+        let at_the_head = matches!(symptom, "404" | "400" | "500-wrapped");
+        let stray = at_the_head && fresh_success && !session.doubted;
+        if session.is_flapping() && at_the_head {
+            return self.on_denial(ix, symptom);
+        }
+        if stray && ready {
             session.doubted = true;
             self.probe(ix);
             return;
         }
         // The same for the first message of all: the handshake may have met another replica.
-        if symptom == "404" && session.phase == Phase::Acknowledging && fresh_success && !session.doubted {
+        if stray && session.phase == Phase::Acknowledging {
             session.doubted = true;
             self.acknowledge(ix);
             return;
@@ -77,6 +109,7 @@ impl Hub {
     }
 
     pub(crate) fn lose(&mut self, ix: SessionIx, symptom: &'static str) {
+        let now = self.now;
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.reason = Some(symptom.to_owned());
         // One that was denied before and is denied again was not made in vain: it is the credentials.
@@ -87,8 +120,9 @@ impl Hub {
         session.phase = Phase::Resting(Rest::Fresh);
         let fruitless = session.fruitless >= MOST_FRUITLESS;
         self.timers.cancel(session.backoff.take());
-        let upstream = session.key.upstream.clone();
-        let note = Note::Lost { upstream, trajectory: session.trajectory, symptom };
+        let since = session.lost_at.replace(now.mono).map(|at| now.mono.saturating_sub(at));
+        let hasty = since.filter(|since| session.is_flapping() && *since < FLAPPING);
+        let note = lost(session, symptom, now);
         self.order(Output::Note(note));
         self.close_standalone(ix);
         if !matches!(symptom, "401" | "403") {
@@ -106,7 +140,10 @@ impl Hub {
         }
         self.fail_lost_alone(ix, false);
         self.fail_twice_lost(ix);
-        if fruitless {
+        if let Some(since) = hasty {
+            let failure = Failure::new(Failed::UpstreamUnreachable, NOT_STICKY);
+            self.back_off(ix, Rest::Fresh, &failure, Some(FLAPPING.saturating_sub(since)));
+        } else if fruitless {
             let text = "the upstream does not keep the sessions it makes";
             self.back_off(ix, Rest::Fresh, &Failure::new(Failed::UpstreamUnreachable, text), None);
         } else {
@@ -166,11 +203,26 @@ impl Hub {
             return;
         }
         session.astray += 1;
-        if session.astray >= MOST_ASTRAY {
+        let times = session.astray;
+        self.hesitate(ix, symptom, times);
+    }
+
+    /// The same, said in the words for a lost session, where that was not true before. Pings prove nothing here: some
+    /// servers answer them in any session.
+    fn on_denial(&mut self, ix: SessionIx, symptom: &'static str) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.denials += 1;
+        let times = session.denials;
+        self.hesitate(ix, symptom, times);
+    }
+
+    fn hesitate(&mut self, ix: SessionIx, symptom: &'static str, times: u32) {
+        if times >= MOST_ASTRAY {
             self.lose(ix, symptom);
             return;
         }
-        let pause = self.mint.jitter(Duration::from_millis(125) * 2u32.saturating_pow(session.astray));
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        let pause = self.mint.jitter(Duration::from_millis(125) * 2u32.saturating_pow(times));
         let timer = self.timers.arm(self.now.mono, pause, Timer::Backoff(ix));
         session.phase = Phase::Hesitating;
         self.timers.cancel(session.backoff.replace(timer));
@@ -201,6 +253,7 @@ impl Hub {
     }
 
     fn switch(&mut self, ix: SessionIx, named: SessionId) {
+        let now = self.now;
         let continuation = self.mint.continuation();
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.handshake = Handshake(session.handshake.0 + 1);
@@ -215,8 +268,8 @@ impl Hub {
             record.get_cursor = None;
             record.learned.gone_signature = Some("switched".to_owned());
         }
-        let (upstream, trajectory) = (session.key.upstream.clone(), session.trajectory);
-        self.order(Output::Note(Note::Lost { upstream, trajectory, symptom: "switched" }));
+        let note = lost(session, "switched", now);
+        self.order(Output::Note(note));
         self.note_attach(ix);
         self.write_record(ix, Sync::Durable, Pending::Update);
         self.close_standalone(ix);
@@ -228,7 +281,7 @@ impl Hub {
     /// A server that keeps one session at a time refuses the handshake while it holds on to the lost one: that is
     /// ended first, once (B15). A session that was only denied may be alive, and is left alone.
     pub(crate) fn evict(&mut self, ix: SessionIx, words: &str) -> bool {
-        let refused = words.contains("already initialized") || words.contains("already been initialized");
+        let refused = holds_another(words);
         let Some(session) = self.sessions.get_mut(&ix).filter(|_| refused && !self.draining) else {
             return false;
         };

@@ -1,5 +1,7 @@
 //! The closed set of orders the core gives. Imperative: the shell carries them out in the order given.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use mcp_wire::Segments;
 
@@ -61,6 +63,10 @@ pub enum Note {
         trajectory: Trajectory,
         /// The row of the symptom table.
         symptom: &'static str,
+        /// Since its handshake.
+        age: Duration,
+        /// Since its last success, if this process had one.
+        silent: Option<Duration>,
     },
     /// A session was given up on purpose.
     Ended {

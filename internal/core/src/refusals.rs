@@ -9,8 +9,17 @@ use crate::input::{End, ExchangeId, Refusal};
 use crate::output::Output;
 use crate::session::{Session, SessionIx};
 use crate::symptom::{self, Asked, Context, Meaning};
+use crate::words;
 
 const NO_ANSWER: &str = "the stream ended without an answer";
+
+/// What the upstream's token lacks, in the server's own words (RFC 6750 section 3.1).
+pub(crate) fn wider_scope(refusal: Option<&Refusal>) -> String {
+    let wanted = refusal.and_then(|refusal| refusal.wanted_scope.as_deref()).map(words::quoted);
+    let named =
+        wanted.filter(|scope| !scope.is_empty()).map_or_else(String::new, |scope| format!(": {scope}"));
+    format!("the upstream wants a wider scope for this than its token has (insufficient_scope){named}")
+}
 
 impl Hub {
     pub(crate) fn context(&self, exchange: ExchangeId) -> Context {
@@ -48,12 +57,25 @@ impl Hub {
                     Some(Purpose::Replay(call)) => return self.on_replay_end(exchange, call, &refusal),
                     _ => symptom::refusal(self.context(exchange), &refusal),
                 };
+                let meaning = self.without_second_doubt(exchange, meaning);
                 self.on_meaning(exchange, meaning, Some(&refusal));
             }
             End::NeverWritten(why) => self.on_failed(exchange, &why, true),
             End::Cut(why) => self.on_failed(exchange, &why, false),
-            End::Clean => self.on_clean_end(exchange),
+            End::Clean => {
+                self.take_unclaimed(exchange);
+                self.on_clean_end(exchange);
+            }
         }
+    }
+
+    /// A ping has shown that the session is there: then it is this request that the server refuses.
+    pub(crate) fn without_second_doubt(&self, exchange: ExchangeId, meaning: Meaning) -> Meaning {
+        let asked_before = match self.exchanges.get(&exchange).map(|state| state.purpose) {
+            Some(Purpose::Call(call)) => self.calls.get(&call).is_some_and(|call| call.refusals > 0),
+            _ => false,
+        };
+        if asked_before && matches!(meaning, Meaning::Doubtful(_)) { Meaning::Answer } else { meaning }
     }
 
     /// Whatever the server said to it: the handshake is tried once more.
@@ -204,8 +226,7 @@ impl Hub {
             Meaning::Unusable => {
                 let status = refusal.map_or(0, |refusal| refusal.status);
                 let text = if refusal.is_some_and(|refusal| refusal.scope) {
-                    "the upstream wants a wider scope for this than its token has (insufficient_scope)"
-                        .to_owned()
+                    wider_scope(refusal)
                 } else {
                     format!("the upstream refused the request with HTTP {status} and no MCP error")
                 };

@@ -14,6 +14,9 @@ use crate::record::{Fingerprint, Record};
 use crate::status::Status;
 use crate::timers::TimerId;
 
+/// Strays may happen; this many are a habit.
+const MOST_FLAPS: u32 = 3;
+
 /// Names one session inside this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SessionIx(pub u64);
@@ -122,6 +125,14 @@ pub(crate) struct Session {
     pub(crate) doubted: bool,
     /// Times in a row that an instance of its server did not know it.
     pub(crate) astray: u32,
+    /// Times that it was denied and served again a moment later, in this process.
+    pub(crate) flaps: u32,
+    /// Times in a row that a server which does that denied it again.
+    pub(crate) denials: u32,
+    /// When it was lost last.
+    pub(crate) lost_at: Option<Mono>,
+    /// Refusals of the present handshake's `initialized` that say nothing about the session.
+    pub(crate) snubs: u32,
     /// The server gave it another id, and no answer has confirmed that one yet.
     pub(crate) switched: bool,
     /// Its server names another session with every answer: not followed any more.
@@ -190,6 +201,10 @@ impl Session {
             last_ok: None,
             doubted: false,
             astray: 0,
+            flaps: 0,
+            denials: 0,
+            lost_at: None,
+            snubs: 0,
             switched: false,
             flighty: false,
             evicted: false,
@@ -262,6 +277,11 @@ impl Session {
         self.fruitless = 0;
         self.denied = false;
         self.astray = 0;
+    }
+
+    /// Its server's instances do not share sessions, as far as anybody can tell from here.
+    pub(crate) fn is_flapping(&self) -> bool {
+        self.flaps >= MOST_FLAPS
     }
 
     /// It is not settled yet whether it is lost: what it refused waits for that.

@@ -25,10 +25,15 @@ const CURSOR_EVERY: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
 
 impl Hub {
-    /// Opens the stream if the session is ready, someone listens and the server has one.
+    /// Opens the stream if the session is ready, someone listens and the server has one. One that was there is kept up
+    /// while the session is in use, whoever listens: some servers ping on it, and give up a session that does not
+    /// answer at once (B10).
     pub(crate) fn open_standalone(&mut self, ix: SessionIx) {
         let wanted = self.sessions.get(&ix).is_some_and(|session| {
-            session.is_ready() && session.standalone == Standalone::Closed && self.is_listened_to(session)
+            let closed = session.is_ready() && session.standalone == Standalone::Closed;
+            let there = session.record.as_ref().is_some_and(|record| record.learned.get_stream == Some(true));
+            let kept_up = there && self.is_current(session) && self.is_awake(ix);
+            closed && (self.is_listened_to(session) || kept_up)
         });
         if !wanted || self.draining {
             return;

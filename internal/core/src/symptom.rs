@@ -92,7 +92,9 @@ pub fn refusal(context: Context, refusal: &Refusal) -> Meaning {
         404 => not_found(context, &said),
         400 | 426 if said.about_version() => version(context),
         // Servers copied from an early example fold "no header" and "unknown session" into one 400 (B02).
-        400 if context.may_be_gone() && said.session_shaped() => Meaning::Gone("400"),
+        400 if context.may_be_gone() && said.session_shaped() && !said.is_about_the_request(context.wire) => {
+            Meaning::Gone("400")
+        }
         401 => Meaning::Denied("401"),
         403 => forbidden(context, refusal, &said),
         429 => Meaning::Busy(refusal.retry_after),
@@ -115,26 +117,36 @@ fn version(context: Context) -> Meaning {
 }
 
 /// 2025-11-25 "Session Management": 404 to a request with a session id means a new session must be started.
-/// One framework answers an unknown *method* with 404 and −32601 under our own id: that is an answer (B07).
+/// One framework answers an unknown *method* with 404 and −32601 under our own id: that is an answer (B07). Whoever
+/// names our id has read the request; what else such a server says with 404 may be an answer too, or the end of the
+/// session, so a ping tells.
 fn not_found(context: Context, said: &Said) -> Meaning {
-    let ours = said.id.is_some() && said.id == context.wire;
+    let ours = said.is_error && said.names(context.wire);
     if ours && said.code == Some(mcp_wire::code::METHOD_NOT_FOUND) {
         return Meaning::Answer;
+    }
+    if ours && context.asked == Asked::Call && !said.session_shaped() {
+        if context.may_be_gone() {
+            return Meaning::Doubtful("404");
+        }
+        if !context.carried_session {
+            return Meaning::Answer;
+        }
     }
     if context.carried_session { Meaning::Gone("404") } else { Meaning::Unusable }
 }
 
-/// A session bound to another principal is refused with a JSON-RPC error; a firewall's page is HTML or empty,
-/// and a missing scope is no matter of sessions (B04, B23).
+/// A session bound to another principal is refused in JSON, by some without the envelope of JSON-RPC; a firewall's page
+/// is HTML or empty, and a missing scope is no matter of sessions (B04, B23).
 fn forbidden(context: Context, refusal: &Refusal, said: &Said) -> Meaning {
     if refusal.scope {
         return Meaning::Unusable;
     }
-    let about_session = said.is_error || said.session_shaped();
+    let about_session = said.is_error || said.session_shaped() || (refusal.json && said.is_object());
     if context.may_be_gone() && about_session {
         return Meaning::Denied("403");
     }
-    if context.carried_session { Meaning::Unusable } else { Meaning::Denied("403") }
+    if context.carried_session || said.is_a_walls() { Meaning::Unusable } else { Meaning::Denied("403") }
 }
 
 /// The table for JSON-RPC errors that come with 200: a lost session only if code **and** words say so (B05, B06).
@@ -161,7 +173,8 @@ pub fn answer(context: Context, message: &Message) -> Option<Meaning> {
     let unread = code == mcp_wire::code::INVALID_REQUEST && message.id().is_none();
     match context.asked {
         Asked::Probe if unread => Some(Meaning::Gone("200-error")),
-        Asked::Call if unread => Some(Meaning::Doubtful("200-error")),
+        // A keep-alive too: then it is found out before a call is.
+        Asked::Call | Asked::Aside if unread => Some(Meaning::Doubtful("200-error")),
         _ => None,
     }
 }
@@ -184,6 +197,8 @@ pub enum Stream {
 /// The table for a refused GET. `was_there`: this session had a stream before.
 pub fn stream(was_there: bool, refusal: &Refusal) -> Stream {
     match refusal.status {
+        // A stream that was there is not taken back by what a hop says during a deployment.
+        405 | 406 | 501 if was_there => Stream::Later(refusal.retry_after),
         405 => Stream::NotOffered { lasting: true },
         // Also "session already exists", a 409 by another name (B27).
         400 | 401 | 403 | 404 if was_there => Stream::Doubtful(refusal.retry_after),
@@ -194,6 +209,8 @@ pub fn stream(was_there: bool, refusal: &Refusal) -> Stream {
         503 if was_there && refusal.retry_after.is_none() && Said::of(refusal).names_another_instance() => {
             Stream::Doubtful(None)
         }
+        // A former process's stream that the server has not missed yet.
+        400 if Said::of(refusal).is_booked() => Stream::Later(refusal.retry_after),
         200..=299 | 400 | 404 | 406 | 501 => Stream::NotOffered { lasting: false },
         _ => Stream::Later(refusal.retry_after),
     }
@@ -211,7 +228,8 @@ struct Said {
 
 impl Said {
     fn of(refusal: &Refusal) -> Self {
-        let message = refusal.json.then(|| Message::parse(refusal.body.clone()).ok()).flatten();
+        // Whatever its head calls it: some frameworks send every error as text.
+        let message = Message::parse(refusal.body.clone()).ok();
         let code = message.as_ref().and_then(Message::error_code);
         let raw = String::from_utf8_lossy(&refusal.body[..refusal.body.len().min(2048)]).to_ascii_lowercase();
         let words = message.as_ref().and_then(Message::error_message);
@@ -226,6 +244,31 @@ impl Said {
 
     fn session_shaped(&self) -> bool {
         names_a_lost_session(&self.words)
+    }
+
+    fn names(&self, wire: Option<u64>) -> bool {
+        self.id.is_some() && self.id == wire
+    }
+
+    /// Under our own id, and with a code for what was asked: a tool's words about sessions of its own.
+    fn is_about_the_request(&self, wire: Option<u64>) -> bool {
+        self.names(wire) && self.code.is_some_and(|code| !matches!(code, -32600 | -32099..=-32000))
+    }
+
+    fn is_object(&self) -> bool {
+        self.raw.trim_start().starts_with('{')
+    }
+
+    /// A firewall's page, or a guard's word about hosts: nothing that other credentials would cure.
+    fn is_a_walls(&self) -> bool {
+        let text = self.raw.trim_start();
+        let guard = ["invalid host", "host not allowed", "invalid origin", "origin not allowed"];
+        text.is_empty() || text.starts_with('<') || guard.iter().any(|words| text.contains(words))
+    }
+
+    /// Most servers have one stream a session, and notice late that one is dead (B27).
+    fn is_booked(&self) -> bool {
+        ["already", "only one"].iter().any(|word| self.words.contains(word))
     }
 
     fn wraps_a_lost_session(&self) -> bool {
@@ -249,21 +292,53 @@ impl Said {
 
 /// Wordings seen for "I do not know this session". "Missing/required header" is not among them: we sent one.
 fn names_a_lost_session(words: &str) -> bool {
-    const LOST: [&str; 12] = [
+    const LOST: [&str; 15] = [
         "session not found",
         "no valid session",
         "unknown session",
         "invalid session",
+        "invalid or missing session",
+        "invalid or expired session",
         "session expired",
         "session has expired",
         "session terminated",
         "session does not exist",
         "session id not found",
-        "invalid or expired session",
         "no such session",
+        "no session found",
+        "no active session",
         "not initialized",
     ];
-    LOST.iter().any(|row| words.contains(row))
+    LOST.iter().any(|row| words.contains(row)) || names_one_that_is_gone(words)
+}
+
+/// "Session 1f0c-77 has been terminated", "session with id '7' not found": with an id, or a verb, in between.
+fn names_one_that_is_gone(words: &str) -> bool {
+    const GONE: [&str; 9] = [
+        "not found",
+        "does not exist",
+        "no longer",
+        "expired",
+        "terminated",
+        "closed",
+        "unknown",
+        "invalid",
+        "not valid",
+    ];
+    let Some((_, rest)) = words.split_once("session ") else { return false };
+    let mut rest = rest.trim_start();
+    for filler in ["with ", "id: ", "id "] {
+        rest = rest.strip_prefix(filler).unwrap_or(rest);
+    }
+    let (first, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+    // An id has a digit somewhere; a word that has none belongs to the sentence.
+    if first.contains(|c: char| c.is_ascii_digit()) {
+        rest = behind;
+    }
+    for filler in ["was ", "is ", "has ", "been "] {
+        rest = rest.strip_prefix(filler).unwrap_or(rest);
+    }
+    GONE.iter().any(|verb| rest.starts_with(verb))
 }
 
 #[cfg(test)]

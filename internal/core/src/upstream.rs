@@ -64,6 +64,7 @@ impl Hub {
             minted: None,
             answered: false,
             carried_session: session_id.is_some(),
+            unclaimed: None,
             epoch,
             retry: None,
             after: last_event_id,
@@ -115,11 +116,6 @@ impl Hub {
         if let Some(session) = self.sessions.get_mut(&ix).filter(|_| current) {
             session.last_ok = Some(now);
             session.renewed = false;
-            if matches!(purpose, Purpose::Call(_)) {
-                session.worked = true;
-                session.doubted = false;
-                session.prove();
-            }
         }
         match purpose {
             Purpose::Call(call) => {
@@ -190,10 +186,28 @@ impl Hub {
             }
             self.heard_replay(call);
         }
+        if matches!(message.kind(), Kind::Request | Kind::Notification) {
+            self.prove_by_call(exchange);
+        }
         match message.kind() {
             Kind::Request => self.on_ask(exchange, message, cursor),
             Kind::Notification => self.on_news(exchange, message, cursor),
             Kind::Response | Kind::ErrorResponse => self.on_response(exchange, message, cursor),
+        }
+    }
+
+    /// The server works on a call in this session. Its head alone is no proof: a lost session may be told in a 200.
+    fn prove_by_call(&mut self, exchange: ExchangeId) {
+        let Some(state) = self.exchanges.get(&exchange) else { return };
+        let (ix, handshake) = (state.session, state.handshake);
+        if !matches!(state.purpose, Purpose::Call(_)) {
+            return;
+        }
+        if let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.handshake == handshake) {
+            session.worked = true;
+            session.flaps += u32::from(std::mem::take(&mut session.doubted));
+            session.denials = 0;
+            session.prove();
         }
     }
 
@@ -284,8 +298,7 @@ impl Hub {
 
     fn on_response(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.exchanges.get(&exchange) else { return };
-        let (purpose, ix, answered, handshake) =
-            (state.purpose, state.session, state.answered, state.handshake);
+        let (purpose, ix, answered) = (state.purpose, state.session, state.answered);
         let wire = self.wire_of(purpose);
         let named = message.id().and_then(|id| id.as_number()).map(WireId);
         if let Some(other) = self.strayed(exchange, wire, named) {
@@ -297,20 +310,52 @@ impl Hub {
         // Errors come with a null, absent or made-up id: the exchange says whose they are.
         let ours = named == wire || message.kind() == Kind::ErrorResponse;
         if answered || wire.is_none() || !ours {
+            if !answered && wire.is_some() && !self.is_an_id_of_ours(ix, named) {
+                self.keep_unclaimed(exchange, message);
+                return;
+            }
             self.order(Output::Note(Note::Dropped("a response to no request of this exchange")));
             return;
         }
+        self.take_response(exchange, message, cursor);
+    }
+
+    /// A result under an id that nobody gave out. If nothing better comes on this exchange, it is the answer (B06).
+    fn keep_unclaimed(&mut self, exchange: ExchangeId, message: &Message) {
+        let Some(state) = self.exchanges.get_mut(&exchange) else { return };
+        // What a replay has between the messages that are looked for may be anybody's.
+        if !matches!(state.purpose, Purpose::Replay(_)) {
+            state.unclaimed.get_or_insert_with(|| message.clone());
+        }
+    }
+
+    /// The server has ended the exchange properly: nothing else can come.
+    pub(crate) fn take_unclaimed(&mut self, exchange: ExchangeId) {
+        let state = self.exchanges.get_mut(&exchange).filter(|state| !state.answered);
+        if let Some(message) = state.and_then(|state| state.unclaimed.take()) {
+            self.order(Output::Note(Note::Dropped("the wrong id of an answer: it is its exchange's")));
+            self.take_response(exchange, &message, None);
+        }
+    }
+
+    /// Also one that was answered long ago: what comes under it now is not for another request.
+    fn is_an_id_of_ours(&self, ix: SessionIx, named: Option<WireId>) -> bool {
+        let ids = self.sessions.get(&ix).map(|session| session.ids);
+        ids.zip(named).is_some_and(|(ids, named)| ids.gave_out(named))
+    }
+
+    fn take_response(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
+        let Some(state) = self.exchanges.get(&exchange) else { return };
+        let (purpose, ix, handshake) = (state.purpose, state.session, state.handshake);
         let context = self.context(exchange);
-        let meaning = symptom::answer(context, message);
-        // A ping has shown that the session is there: then it is the request that the server cannot read.
-        let asked_before = matches!(purpose, Purpose::Call(call)
-            if self.calls.get(&call).is_some_and(|call| call.refusals > 0));
-        let meaning = meaning.filter(|meaning| !(asked_before && matches!(meaning, Meaning::Doubtful(_))));
-        if let Some(meaning) = meaning {
+        let meaning =
+            symptom::answer(context, message).map(|meaning| self.without_second_doubt(exchange, meaning));
+        if let Some(meaning) = meaning.filter(|meaning| *meaning != Meaning::Answer) {
             self.order(Output::Abort(exchange));
             self.on_meaning(exchange, meaning, None);
             return;
         }
+        self.prove_by_call(exchange);
         if let Some(state) = self.exchanges.get_mut(&exchange) {
             state.answered = true;
         }

@@ -11,12 +11,13 @@ use http::HeaderValue;
 use mcp_http::{
     Client, Content, EventLimits, Incoming, Outgoing, SendError, SendErrorKind, SessionHeader, Written,
 };
-use mcp_wire::{Batch, Message};
+use mcp_wire::{Batch, Kind, Message, method};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::credentials::Resolved;
 use crate::inbox::{Inbox, Told};
 use crate::network::LazySender;
+use crate::scrub::Secrets;
 
 /// The largest JSON answer taken whole, in bytes; the same as the largest event.
 const LARGEST_ANSWER: usize = 32 * 1024 * 1024;
@@ -46,7 +47,10 @@ pub(crate) struct Job {
 pub(crate) async fn run(job: Job) {
     let Job { exchange, spec, resolved, sender, inbox } = job;
     let shared = matches!(spec.verb, Verb::Get);
-    let reader = Reader { exchange, inbox, budget: Arc::new(Semaphore::new(IN_FLIGHT)), shared };
+    let secrets = Secrets::of(&resolved.headers, spec.session.as_ref());
+    let greeting = is_greeting(&spec);
+    let budget = Arc::new(Semaphore::new(IN_FLIGHT));
+    let reader = Reader { exchange, inbox, budget, shared, secrets, greeting };
     let outgoing = match outgoing(*spec, resolved.headers) {
         Some(outgoing) => outgoing,
         None => return reader.end(End::NeverWritten("a header value cannot be sent".to_owned())),
@@ -70,6 +74,13 @@ pub(crate) async fn run(job: Job) {
 }
 
 const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("evermux/", env!("CARGO_PKG_VERSION")));
+
+fn is_greeting(spec: &ExchangeSpec) -> bool {
+    let Verb::Post(body) = &spec.verb else { return false };
+    // It carries neither; so a call's body is parsed only where its server has no session ids.
+    let may_be = spec.session.is_none() && spec.protocol_version.is_none();
+    may_be && Message::parse(body.clone()).is_ok_and(|message| message.method() == Some(method::INITIALIZE))
+}
 
 fn outgoing(spec: ExchangeSpec, headers: http::HeaderMap) -> Option<Outgoing> {
     let value = |text: String| HeaderValue::try_from(text).ok();
@@ -115,9 +126,20 @@ struct Reader {
     /// Many listen to it, and one that reads nothing must not hold up the others: its bytes count until the core has
     /// them, and each listener's queue has a limit of its own (`body.rs`).
     shared: bool,
+    /// What was sent in secret.
+    secrets: Secrets,
+    /// It is an `initialize`: what a server says about its refusal is for people.
+    greeting: bool,
 }
 
 impl Reader {
+    /// A message as the core may have it.
+    fn message(&self, message: Message, cursor: Option<String>) -> Fact {
+        let shown = self.greeting && message.kind() == Kind::ErrorResponse;
+        let message = if shown { self.secrets.cut_out_of(message) } else { message };
+        Fact::Message { message, cursor }
+    }
+
     fn tell(&self, facts: Vec<Fact>) {
         self.tell_with(facts, None);
     }
@@ -167,15 +189,13 @@ impl Reader {
             Err(error) => return self.tell(vec![head, Fact::Ended(End::Cut(error.to_string()))]),
         };
         let mut facts = vec![head];
-        if body.is_empty() || &body[..] == b"null" {
+        if matches!(body.trim_ascii(), b"" | b"null") {
             facts.push(Fact::Ended(End::Clean));
             return self.tell(facts);
         }
         let body = counted(body.clone(), self.permit(body.len()).await);
         facts.extend(match messages(body) {
-            Ok(messages) => {
-                messages.into_iter().map(|message| Fact::Message { message, cursor: None }).collect()
-            }
+            Ok(messages) => messages.into_iter().map(|message| self.message(message, None)).collect(),
             Err(why) => vec![Fact::Ended(End::Cut(why))],
         });
         facts.push(Fact::Ended(End::Clean));
@@ -184,28 +204,33 @@ impl Reader {
 
     async fn read_events(self, incoming: Incoming) {
         let mut events = incoming.into_events(EventLimits::default());
+        let mut passed_over = None;
         loop {
             let event = match events.next().await {
                 Some(Ok(event)) => event,
                 Some(Err(error)) => return self.end(End::Cut(error.to_string())),
-                None => return self.end(End::Clean),
+                None => return self.end(end_of(passed_over)),
             };
             let mut facts: Vec<Fact> = event.retry.map(Fact::Retry).into_iter().collect();
             let cursor =
                 event.id.and_then(|id| String::from_utf8(id.to_vec()).ok()).filter(|id| !id.is_empty());
             let permit = self.permit(event.data.len() + EVENT).await;
-            if says_nothing(&event.data) {
+            if says_nothing(&event.data) || !is_message(event.event.as_deref()) {
                 facts.extend(cursor.map(Fact::Cursor));
                 self.tell_with(facts, permit);
                 continue;
             }
+            let meant = looks_like_a_message(&event.data);
             let (data, until_taken) =
                 if self.shared { (event.data, permit) } else { (counted(event.data, permit), None) };
             match messages(data) {
+                Err(why) if !meant => {
+                    tracing::debug!(why, "an event that is no message was passed over");
+                    passed_over = Some(why);
+                    facts.extend(cursor.map(Fact::Cursor));
+                }
                 Ok(messages) => {
-                    facts.extend(
-                        messages.into_iter().map(|message| Fact::Message { message, cursor: cursor.clone() }),
-                    );
+                    facts.extend(messages.into_iter().map(|message| self.message(message, cursor.clone())));
                 }
                 Err(why) => return self.end(End::Cut(why)),
             }
@@ -214,22 +239,24 @@ impl Reader {
     }
 
     async fn read_refusal(self, incoming: Incoming) {
+        let challenge = incoming.head.www_authenticate.as_deref();
         let mut refusal = Refusal {
             status: incoming.head.status.as_u16(),
             json: matches!(incoming.head.content, Content::Json),
             retry_after: incoming.head.retry_after,
-            challenge: incoming.head.www_authenticate.is_some(),
-            scope: incoming
-                .head
-                .www_authenticate
-                .as_ref()
-                .is_some_and(|text| text.contains("insufficient_scope")),
+            challenge: challenge.is_some(),
+            scope: challenge.is_some_and(|text| text.contains("insufficient_scope")),
+            wanted_scope: challenge.and_then(wanted_scope).map(|scope| self.without_secrets(scope)),
             body: Bytes::new(),
         };
         if let Ok(Ok(body)) = tokio::time::timeout(REFUSAL_TIME, incoming.into_bytes(REFUSAL_BODY)).await {
-            refusal.body = body;
+            refusal.body = if self.greeting { self.secrets.cut_out(body) } else { body };
         }
         self.end(End::Refused(refusal));
+    }
+
+    fn without_secrets(&self, words: String) -> String {
+        String::from_utf8_lossy(&self.secrets.cut_out(words.into())).into_owned()
     }
 
     /// Waits until this many bytes more may be on their way.
@@ -237,6 +264,16 @@ impl Reader {
         let wanted = u32::try_from(bytes.min(IN_FLIGHT)).unwrap_or(u32::MAX);
         Arc::clone(&self.budget).acquire_many_owned(wanted).await.ok()
     }
+}
+
+/// `scope="a b"` of a challenge (RFC 6750 section 3), quoted or not.
+fn wanted_scope(challenge: &str) -> Option<String> {
+    let (_, rest) = challenge.split_once("scope=")?;
+    let scope = match rest.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next(),
+        None => rest.split([',', ' ']).next(),
+    };
+    scope.filter(|scope| !scope.is_empty()).map(str::to_owned)
 }
 
 /// Bytes that carry their permit: it comes back when the last slice of them is gone, however far they went.
@@ -263,6 +300,23 @@ impl AsRef<[u8]> for Counted {
 /// between the messages that are looked for.
 fn says_nothing(data: &[u8]) -> bool {
     matches!(data, b"" | b"{}")
+}
+
+/// Other types of events are a hop's or a framework's own: signs of life, the old transport's endpoint (WHATWG HTML,
+/// "Server-sent events": they go to whoever listens for their type, and nobody does).
+fn is_message(kind: Option<&str>) -> bool {
+    kind.is_none_or(|kind| kind == "message")
+}
+
+/// What names no revision of JSON-RPC was never meant as a message: a heart-beat, also one in JSON. What does and cannot
+/// be read may be what somebody waits for, so it must not be passed over.
+fn looks_like_a_message(data: &[u8]) -> bool {
+    memchr::memmem::find(data, b"\"jsonrpc\"").is_some()
+}
+
+/// The end of a stream that ended as HTTP says it must.
+fn end_of(passed_over: Option<String>) -> End {
+    passed_over.map_or(End::Clean, |why| End::Cut(format!("the stream ended without an answer; {why}")))
 }
 
 /// One message, or the several of a 2025-03-26 batch.

@@ -22,6 +22,7 @@ mod log;
 mod network;
 mod port;
 mod reactor;
+mod scrub;
 mod sleep;
 mod socket;
 mod status;

@@ -424,8 +424,11 @@ fn write_note(note: &Note) {
         Note::Attached { upstream, trajectory, handshake, status, reason } => tracing::info!(
             %upstream, %trajectory, handshake = handshake.0, status = status.word(), reason, "session attached"
         ),
-        Note::Lost { upstream, trajectory, symptom } => {
-            tracing::warn!(%upstream, %trajectory, symptom, "the upstream lost a session");
+        Note::Lost { upstream, trajectory, symptom, age, silent } => {
+            let silent = silent.map(|silent| silent.as_secs());
+            tracing::warn!(
+                %upstream, %trajectory, symptom, age_s = age.as_secs(), silent_s = silent, "the upstream lost a session"
+            );
         }
         Note::Ended { upstream, trajectory, why, delete } => {
             tracing::info!(%upstream, %trajectory, why, delete, "session ended");

@@ -6,6 +6,8 @@ use super::*;
 
 const SESSION: Context = Context { asked: Asked::Call, carried_session: true, worked: true, wire: Some(5) };
 const NEW: Context = Context { worked: false, ..SESSION };
+/// A server that makes no session ids.
+const STATELESS: Context = Context { carried_session: false, ..SESSION };
 const PROBE: Context = Context { asked: Asked::Probe, ..SESSION };
 const HANDSHAKE: Context =
     Context { asked: Asked::Initialize, carried_session: false, worked: false, wire: Some(5) };
@@ -46,6 +48,14 @@ fn a_404_is_a_lost_session_whatever_the_body() {
         // An unknown method under our own id; another's id says nothing.
         (SESSION, 404, &error(-32601, "method not found", "5"), Answer),
         (SESSION, 404, &error(-32601, "method not found", "6"), Gone("404")),
+        // Another answer of such a server, or not: a ping tells.
+        (SESSION, 404, &error(-32002, "Resource not found", "5"), Meaning::Doubtful("404")),
+        (SESSION, 404, &error(-32602, "no such tool", "5"), Meaning::Doubtful("404")),
+        (SESSION, 404, &error(-32001, "Session not found", "5"), Gone("404")),
+        (SESSION, 404, &error(-32002, "Resource not found", "6"), Gone("404")),
+        (PROBE, 404, &error(-32001, "no", "5"), Gone("404")),
+        (STATELESS, 404, &error(-32002, "Resource not found", "5"), Answer),
+        (STATELESS, 404, "", Unusable),
         (SESSION, 404, &error(-32601, "method not found", "null"), Gone("404")),
         // A wrong URL.
         (HANDSHAKE, 404, "", Unusable),
@@ -61,6 +71,15 @@ fn a_400_is_a_lost_session_only_in_words_and_only_if_it_worked() {
         (SESSION, 400, &error(-32000, "Bad Request: Server not initialized", "null"), Gone("400")),
         (SESSION, 400, &error(-32600, "Invalid session", "5"), Gone("400")),
         (SESSION, 400, "No valid session ID provided", Gone("400")),
+        (SESSION, 400, "Invalid or missing session ID", Gone("400")),
+        (SESSION, 400, &error(-32001, "No session found for sessionId", "5"), Gone("400")),
+        (SESSION, 400, &error(-32000, "Session 0d5c-11 not found", "null"), Gone("400")),
+        (SESSION, 400, &error(-32000, "Session with ID abc4 has been terminated", "null"), Gone("400")),
+        (SESSION, 400, &error(-32000, "Session is no longer valid", "null"), Gone("400")),
+        (SESSION, 400, &error(-32000, "session store: table not found", "null"), Answer),
+        // A tool's own sessions.
+        (SESSION, 400, &error(-32602, "Unknown session: of the browser", "5"), Answer),
+        (SESSION, 400, &error(-32602, "Unknown session", "null"), Gone("400")),
         (NEW, 400, &error(-32000, NO_SESSION, "null"), Answer),
         (AGAIN, 400, &error(-32000, NO_SESSION, "null"), Answer),
         // We sent one, so it is not ours that is missing.
@@ -111,8 +130,19 @@ fn a_403_is_the_sessions_only_when_it_speaks_of_it() {
         (SESSION, 403, "", Unusable),
         (SESSION, 403, "Invalid Host header", Unusable),
         (SESSION, 421, "Invalid Host header", Unusable),
-        (HANDSHAKE, 403, "", Denied("403")),
+        // Without the envelope, as one broker sends it; a firewall's JSON costs one handshake at most.
+        (SESSION, 403, r#"{"error":{"code":-32001,"message":"principal mismatch"}}"#, Denied("403")),
+        (HANDSHAKE, 403, "Forbidden: unknown token", Denied("403")),
+        (HANDSHAKE, 403, &theirs, Denied("403")),
+        // A wall stands before the handshake too, and a login would not open it.
+        (HANDSHAKE, 403, "", Unusable),
+        (HANDSHAKE, 403, "\n<html>Just a moment...</html>", Unusable),
+        (HANDSHAKE, 403, "Invalid Host header", Unusable),
+        (HANDSHAKE, 421, "", Unusable),
     ]);
+    let text = |body: &str| Refusal { json: false, ..said(403, body) };
+    assert_eq!(refusal(SESSION, &text(&theirs)), Denied("403"), "a JSON-RPC error is one under any name");
+    assert_eq!(refusal(SESSION, &text(r#"{"message":"Forbidden"}"#)), Unusable);
     let scope = Refusal { scope: true, ..said(403, &theirs) };
     assert_eq!(refusal(SESSION, &scope), Unusable);
 }
@@ -163,6 +193,7 @@ fn anything_else_is_passed_on_if_it_is_an_answer() {
     check(&[
         (SESSION, 406, &error(-32000, "Not Acceptable", "null"), Answer),
         (SESSION, 415, "", Unusable),
+        (SESSION, 422, &error(-32602, "no", "null"), Answer),
         (SESSION, 302, "", Unusable),
     ]);
 }
@@ -202,13 +233,13 @@ fn a_200_error_needs_code_and_words() {
 fn a_refused_stream_never_costs_the_session() {
     use Stream::{Doubtful, Later, NotOffered};
     for (status, never, was_there) in [
-        (405, NotOffered { lasting: true }, NotOffered { lasting: true }),
+        (405, NotOffered { lasting: true }, Later(None)),
         (404, NotOffered { lasting: false }, Doubtful(None)),
         (400, NotOffered { lasting: false }, Doubtful(None)),
         (401, Later(None), Doubtful(None)),
         (403, Later(None), Doubtful(None)),
-        (406, NotOffered { lasting: false }, NotOffered { lasting: false }),
-        (501, NotOffered { lasting: false }, NotOffered { lasting: false }),
+        (406, NotOffered { lasting: false }, Later(None)),
+        (501, NotOffered { lasting: false }, Later(None)),
         (409, Later(None), Later(None)),
         (429, Later(None), Later(None)),
         (503, Later(None), Later(None)),
@@ -216,6 +247,10 @@ fn a_refused_stream_never_costs_the_session() {
     ] {
         assert_eq!(stream(false, &said(status, "")), never, "{status}");
         assert_eq!(stream(true, &said(status, "")), was_there, "{status}");
+    }
+    // Booked by a former process that could not say so (B27).
+    for words in ["Session already exists", "Only one SSE stream is allowed per session"] {
+        assert_eq!(stream(false, &said(400, words)), Later(None), "{words}");
     }
 }
 

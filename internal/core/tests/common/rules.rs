@@ -147,7 +147,10 @@ impl Rules {
                 let all = self.bound.get_mut(&key(&open)).into_iter().flatten();
                 all.filter(|b| b.session == open.spec.session).for_each(|b| b.acknowledged = true);
             }
+            // An answer too, of a server that serves the session all the same (B31).
             ("notifications/initialized", Fact::Ended(End::Refused(_))) => {
+                let all = self.bound.get_mut(&key(&open)).into_iter().flatten();
+                all.filter(|b| b.session == open.spec.session).for_each(|b| b.acknowledged = true);
                 self.may_initialize.insert(key(&open), true);
             }
             _ => {}

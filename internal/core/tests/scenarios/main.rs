@@ -8,6 +8,7 @@ mod budgets;
 mod cancels;
 mod crowd;
 mod ends;
+mod field;
 mod first_use;
 mod levels;
 mod limits;
