@@ -157,6 +157,38 @@ fn live(scene: &Scene) -> Vec<ShimClient> {
     shims
 }
 
+/// A server that repeats what it was sent, where its words are for people: in the answer, the log, the status.
+#[test]
+fn a_refused_handshake_repeats_no_secret() {
+    let scene = Scene::new();
+    let words = format!("you said {TEXT} {VARIABLE} {FILE} {COMMAND} {QUERY}\u{1b}[2J");
+    let words = serde_json::Value::from(words);
+    let body = format!(r#"{{"jsonrpc":"2.0","id":null,"error":{{"code":-32000,"message":{words}}}}}"#);
+    let json = ("content-type".to_owned(), "application/json".to_owned());
+    let scope = format!("Bearer error=\"insufficient_scope\", scope=\"files {TEXT} {QUERY}\"");
+    let scope = ("www-authenticate".to_owned(), scope);
+    for (status, headers, says) in [
+        (200, vec![json.clone()], "you said"),
+        (400, vec![json.clone()], "you said"),
+        (500, vec![json.clone()], "500"),
+        (403, vec![json, scope], "files"),
+    ] {
+        let fault = Fault::Status { status, headers, body: body.clone() };
+        scene.upstream.fail_while_matching(Matching::method("initialize"), fault);
+        let mut shim = scene.harness.connect("up");
+        let answer = shim.initialize("2025-11-25");
+        scene.hear("answer to initialize", &answer.raw);
+        let message = answer.error().unwrap()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(says) && !message.contains(char::is_control), "{message}");
+        let status = scene.run(&["status", "--json"]).stdout;
+        assert!(status.contains(says), "{status}");
+        assert_eq!(scene.leaks(&secrets(), &[&shim]), [] as [String; 0]);
+        // Without a pause.
+        scene.harness.kill_daemon();
+        scene.upstream.clear_faults();
+    }
+}
+
 /// Input that is wrong, on every way into evermux.
 fn confuse(scene: &Scene, shims: &mut [ShimClient]) {
     for line in

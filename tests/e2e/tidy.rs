@@ -156,6 +156,37 @@ fn the_hub_only_dispatches() {
     assert!(hub.lines().count() <= 450, "{} lines", hub.lines().count());
 }
 
+/// The tests that `planning/field-failures.md` names as `file::test`.
+#[test]
+fn every_test_named_for_a_field_failure_exists() {
+    let page = fs::read_to_string(root().join("planning/field-failures.md")).unwrap();
+    // Backticks come in pairs: every other part is quoted.
+    let named: Vec<(&str, &str)> = page
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter_map(|quoted| quoted.split_once("::"))
+        .filter(|(file, _)| Path::new(file).extension().is_some_and(|extension| extension == "rs"))
+        .collect();
+    assert!(named.len() > 50, "{} only", named.len());
+    let missing: Vec<String> = named
+        .into_iter()
+        .filter(|(file, test)| !has_test(&fs::read_to_string(root().join(file)).unwrap_or_default(), test))
+        .map(|(file, test)| format!("{file}::{test}"))
+        .collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// A function of this name right behind an attribute that makes it a test, or one made by a macro of its file.
+fn has_test(text: &str, name: &str) -> bool {
+    let attributes = ["#[test]", "#[tokio::test"].into_iter();
+    let mut tests = attributes.flat_map(|attribute| text.split(attribute).skip(1));
+    tests.any(|part| {
+        let function = part.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
+        function.is_some_and(|(function, _)| function == name)
+    })
+}
+
 /// Pauses in tests that are no waits, by file: nothing is taken for done because one is over.
 const PAUSES: [(&str, &str); 6] = [
     ("cmd/evermux/tests/connect/shim.rs", "between two looks, of `until` with its deadline"),

@@ -47,7 +47,7 @@ pub(crate) struct Job {
 pub(crate) async fn run(job: Job) {
     let Job { exchange, spec, resolved, sender, inbox } = job;
     let shared = matches!(spec.verb, Verb::Get);
-    let secrets = Secrets::of(&resolved.headers, spec.session.as_ref());
+    let secrets = Secrets::of(&resolved.headers, spec.session.as_ref(), &resolved.url);
     let greeting = is_greeting(&spec);
     let budget = Arc::new(Semaphore::new(IN_FLIGHT));
     let reader = Reader { exchange, inbox, budget, shared, secrets, greeting };

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use evermux_core::names::SessionId;
-use http::HeaderMap;
+use http::{HeaderMap, Uri};
 use mcp_wire::Message;
 use memchr::memmem;
 
@@ -19,9 +19,13 @@ const CUT_OUT: &[u8] = "…".as_bytes();
 pub(crate) struct Secrets(Vec<Vec<u8>>);
 
 impl Secrets {
-    /// Those of one exchange: header values, what stands behind their scheme, and the session.
-    pub(crate) fn of(headers: &HeaderMap, session: Option<&SessionId>) -> Self {
+    /// Those of one exchange: header values, what stands behind their scheme, what the URL's query says, the session.
+    pub(crate) fn of(headers: &HeaderMap, session: Option<&SessionId>, url: &Uri) -> Self {
         let mut all: Vec<Vec<u8>> = Vec::new();
+        for part in url.query().unwrap_or_default().split('&') {
+            let value = part.split_once('=').map_or(part, |(_, value)| value);
+            all.push(value.as_bytes().to_vec());
+        }
         let values = headers.values().map(http::HeaderValue::as_bytes);
         for value in values.chain(session.map(|session| session.expose().as_bytes())) {
             all.push(value.to_vec());
@@ -88,7 +92,8 @@ mod tests {
         headers.insert("x-key", HeaderValue::from_static(r#"a"quoted\key"#));
         headers.insert("x-word", HeaderValue::from_static("jsonrpc"));
         headers.insert("x-short", HeaderValue::from_static("on"));
-        Secrets::of(&headers, SessionId::new("session-of-ours").as_ref())
+        let url = Uri::from_static("http://h/mcp?api_key=in-the-query&x=1");
+        Secrets::of(&headers, SessionId::new("session-of-ours").as_ref(), &url)
     }
 
     #[test]
@@ -100,6 +105,7 @@ mod tests {
             (r#"key a"quoted\key"#, "key …"),
             (r#"key a\"quoted\\key"#, "key …"),
             ("session-of-ours is gone", "… is gone"),
+            ("api_key=in-the-query", "api_key=…"),
             ("turned on", "turned on"),
             ("pass-wor", "pass-wor"),
         ] {
@@ -115,7 +121,7 @@ mod tests {
         assert_eq!(secrets().cut_out_of(message.clone()).bytes(), message.bytes());
         let mut headers = HeaderMap::new();
         headers.insert("x-key", HeaderValue::from_static("pass-word"));
-        let clean = Secrets::of(&headers, None).cut_out_of(message);
+        let clean = Secrets::of(&headers, None, &Uri::from_static("http://h/")).cut_out_of(message);
         assert_eq!(clean.error_message().as_deref(), Some("token … refused"));
     }
 }

@@ -22,8 +22,8 @@ fn worthless() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("not_json", reply(JSON, b"oops, not JSON")),
         ("half_json", reply(JSON, br#"{"jsonrpc":"2.0","id":ID,"result":{"#)),
-        ("other_id", reply(JSON, br#"{"jsonrpc":"2.0","id":424242,"result":{"content":[]}}"#)),
-        ("string_id", reply(JSON, br#"{"jsonrpc":"2.0","id":"ID","result":{"content":[]}}"#)),
+        // Of another request, the handshake's.
+        ("other_id", reply(JSON, br#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#)),
         ("both", reply(JSON, br#"{"jsonrpc":"2.0","id":ID,"result":{},"error":{"code":1,"message":"m"}}"#)),
         ("neither", reply(JSON, br#"{"jsonrpc":"2.0","id":ID}"#)),
         ("no_version", reply(JSON, br#"{"id":ID,"result":{}}"#)),
@@ -53,6 +53,13 @@ fn worthless() -> Vec<(&'static str, Vec<u8>)> {
             reply(SSE, b"data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"x\":\"\xff\xfe\"}}\n\n"),
         ),
         ("event_not_json", reply(SSE, b"data: hello\n\n")),
+        ("heartbeats_only", reply(SSE, b"data: {\"type\":\"heartbeat\"}\n\n: x\n\nevent: ping\ndata: {}\n\n")),
+        (
+            "other_event",
+            reply(SSE, b"event: result\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n"),
+        ),
+        ("blank_json", reply(JSON, b" \r\n")),
+        ("null_json", reply(JSON, b"null\n")),
         ("no_events", reply(SSE, b": only comments\n\n")),
         ("status_204", b"HTTP/1.1 204 No Content\r\n\r\n".to_vec()),
         ("status_202", b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec()),
@@ -80,6 +87,31 @@ fn odd() -> Vec<(&'static str, Vec<u8>)> {
         ("priming", event("id: 1\ndata:\n\n")),
         ("odd_fields", event("event: message\nretry: soon\nid: a\0b\nfoo: bar\n")),
         ("crlf", reply(SSE, b"data: {\"jsonrpc\":\"2.0\",\r\ndata: \"id\":ID,\r\ndata: \"result\":{\"content\":[]}}\r\n\r\n")),
+        ("made_up_id", reply(JSON, br#"{"jsonrpc":"2.0","id":"made-up","result":{"content":[]}}"#)),
+        ("unknown_id", reply(JSON, br#"{"jsonrpc":"2.0","id":424242,"result":{"content":[]}}"#)),
+        ("string_id", reply(SSE, b"data: {\"jsonrpc\":\"2.0\",\"id\":\"ID\",\"result\":{\"content\":[]}}\n\n")),
+        ("heartbeat", event("data: {\"type\":\"heartbeat\"}\n\ndata: {\"ping\":1}\n\n")),
+        ("keepalive_text", event("data: keepalive\n\ndata: [DONE]\n\ndata: [1,2]\n\ndata: 7\n\n")),
+        (
+            "ping_event",
+            event("event: ping\ndata:\n\nevent: ping\ndata: {\"time\":1}\n\nevent: keepalive\ndata: x\n\n"),
+        ),
+        (
+            "endpoint_event",
+            event("event: endpoint\ndata: /messages?id=1\n\nevent: error\ndata: {\"jsonrpc\":\"x\"}\n\n"),
+        ),
+        (
+            "early_frames",
+            event(concat!(
+                "id: e0\ndata: \n\n",
+                "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"level\":\"info\"}}\n\n",
+                "data: {\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"ping\"}\n\n",
+            )),
+        ),
+        (
+            "cr_only",
+            reply(SSE, b": hi\r\rid: e1\rdata: {\"jsonrpc\":\"2.0\",\"id\":ID,\rdata:\"result\":{\"content\":[]}}\r\r"),
+        ),
         ("twice", event(&format!("data: {}\n\n", String::from_utf8_lossy(good)))),
     ]
 }
@@ -120,7 +152,7 @@ fn garbage_of_an_upstream_becomes_a_clear_error_of_its_call() {
 #[test]
 fn the_error_says_what_was_wrong_with_the_answer() {
     let cases =
-        [("not_json", "JSON"), ("html", "text/html"), ("truncated_event", "ended"), ("huge_header", "HTTP")];
+        [("not_json", "JSON"), ("html", "text/html"), ("event_not_json", "no JSON-RPC message"), ("truncated_event", "ended"), ("huge_header", "HTTP")];
     let replies = worthless().into_iter().map(|(tool, reply)| (tool.to_owned(), reply)).collect();
     let upstream = RawUpstream::start(replies);
     let harness = Harness::new(binary());
