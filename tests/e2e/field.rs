@@ -27,7 +27,10 @@ fn an_approval_that_one_client_left_open_is_given_by_the_next_one_after_a_kill()
         assert_eq!(second.initialize(VERSION).error(), None);
         let arguments = format!(r#"{{"executionId":"{execution}","action":"accept"}}"#);
         assert_eq!(second.call("resume", &arguments).structured()["status"], "completed", "{engine:?}");
-        assert_eq!((upstream.side_effects("transfer"), upstream.initializes(), upstream.deletes()), (1, 1, 0));
+        assert_eq!(
+            (upstream.side_effects("transfer"), upstream.initializes(), upstream.deletes()),
+            (1, 1, 0)
+        );
         upstream.assert_no_violations();
     }
 }

@@ -130,9 +130,13 @@ impl Hub {
         let then = if then == Rest::Ready && !busy { Rest::Dormant } else { then };
         let kept = session.denied && session.record.is_some();
         let then = if then == Rest::Fresh && kept { Rest::Dormant } else { then };
-        session.failures = (session.failures + 1).max(others);
-        session.snubs = 0;
-        if matches!(session.status, Status::Dormant) {
+        // Our own want says nothing about it.
+        let ours = failure.kind == Failed::Overloaded;
+        if !ours {
+            session.failures = (session.failures + 1).max(others);
+            session.snubs = 0;
+        }
+        if matches!(session.status, Status::Dormant) && !ours {
             session.status = Status::ResumeFailed;
             session.reason = Some("unreachable".to_owned());
         }
@@ -162,7 +166,7 @@ impl Hub {
         session.backoff = None;
         match session.phase {
             Phase::Backoff { then, ref failure } => {
-                let reachable = failure.kind == Failed::UpstreamUnreachable;
+                let reachable = matches!(failure.kind, Failed::UpstreamUnreachable | Failed::Overloaded);
                 session.phase = Phase::Resting(then);
                 session.renewed = false;
                 if reachable {

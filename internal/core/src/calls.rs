@@ -387,7 +387,7 @@ impl Hub {
         }
     }
 
-    fn pause(&mut self, call: CallId, pause: Duration) {
+    pub(crate) fn pause(&mut self, call: CallId, pause: Duration) {
         let pause = self.mint.jitter(pause);
         let timer = self.timers.arm(self.now.mono, pause, Timer::CallRetry(call));
         if let Some(state) = self.calls.get_mut(&call) {

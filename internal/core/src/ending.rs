@@ -115,8 +115,8 @@ impl Hub {
         let said = match end {
             Some(End::Clean) => "taken".to_owned(),
             Some(End::Refused(refusal)) => format!("HTTP {}", refusal.status),
-            Some(End::NeverWritten(why)) => format!("not sent: {why}"),
-            Some(End::Cut(why)) => format!("cut: {why}"),
+            Some(End::NeverWritten(why) | End::Exhausted(why)) => format!("not sent: {why}"),
+            Some(End::Cut(why) | End::TooLarge(why)) => format!("cut: {why}"),
             None => "no answer in time".to_owned(),
         };
         self.finish(ending, Some(said));

@@ -145,6 +145,10 @@ pub enum End {
     Clean,
     /// Provably no byte of the request reached the server.
     NeverWritten(String),
+    /// The same, because no file descriptor was left: our own fault, and none of the server's.
+    Exhausted(String),
+    /// The request was processed, and its answer is larger than is taken; the limit is named.
+    TooLarge(String),
     /// The connection broke, the body was cut or made no sense, after the request may have been written.
     Cut(String),
     /// A head came that is not 2xx (or 2xx with a body that is no MCP answer).

@@ -40,6 +40,7 @@ mod replay;
 pub mod resume;
 pub mod seal;
 mod session;
+mod shortage;
 mod standalone;
 pub mod status;
 mod subscriptions;

@@ -486,7 +486,7 @@ fn refused_with(status: u16, refusal: Option<&Refusal>) -> String {
     }
 }
 
-fn rest_after(purpose: Purpose) -> Rest {
+pub(crate) fn rest_after(purpose: Purpose) -> Rest {
     match purpose {
         Purpose::Initialize(_) => Rest::Fresh,
         _ => Rest::Dormant,

@@ -6,10 +6,24 @@ use crate::call::{CallId, Stage};
 use crate::failure::{Failure, Kind as Failed};
 use crate::hub::{Exchange, Hub, Purpose};
 use crate::input::{End, ExchangeId, Refusal};
+use crate::life::rest_after;
 use crate::output::Output;
 use crate::session::{Session, SessionIx};
 use crate::symptom::{self, Asked, Context, Meaning};
 use crate::words;
+
+/// Why no whole answer came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Broken {
+    /// Provably never left.
+    Unsent,
+    /// The same, for want of a descriptor of our own.
+    Starved,
+    /// Cut, or no sense in it.
+    Cut,
+    /// Larger than is taken.
+    TooLarge,
+}
 
 const NO_ANSWER: &str = "the stream ended without an answer";
 
@@ -60,8 +74,10 @@ impl Hub {
                 let meaning = self.without_second_doubt(exchange, meaning);
                 self.on_meaning(exchange, meaning, Some(&refusal));
             }
-            End::NeverWritten(why) => self.on_failed(exchange, &why, true),
-            End::Cut(why) => self.on_failed(exchange, &why, false),
+            End::NeverWritten(why) => self.on_failed(exchange, &why, Broken::Unsent),
+            End::Exhausted(why) => self.on_failed(exchange, &why, Broken::Starved),
+            End::TooLarge(why) => self.on_failed(exchange, &why, Broken::TooLarge),
+            End::Cut(why) => self.on_failed(exchange, &why, Broken::Cut),
             End::Clean => {
                 self.take_unclaimed(exchange);
                 self.on_clean_end(exchange);
@@ -116,24 +132,36 @@ impl Hub {
         }
     }
 
-    fn on_failed(&mut self, exchange: ExchangeId, why: &str, never_written: bool) {
+    fn on_failed(&mut self, exchange: ExchangeId, why: &str, broken: Broken) {
         let Some(state) = self.close(exchange) else { return };
+        let never_written = matches!(broken, Broken::Unsent | Broken::Starved);
         let (ix, handshake, purpose) = (state.session, state.handshake, state.purpose);
-        let silent = matches!(purpose, Purpose::Call(call) if !state.answered
+        let silent = broken != Broken::Starved
+            && matches!(purpose, Purpose::Call(call) if !state.answered
             && self.calls.get(&call).is_some_and(|call| call.stage == Stage::Sent { head: false }));
         match state.purpose {
             Purpose::Call(call) if state.answered || !self.is_open(call) => {}
+            Purpose::Call(call) if broken == Broken::Starved => self.on_starved(call, why),
             Purpose::Call(call) if never_written => self.on_never_written(call, why),
             Purpose::Replay(call) if state.answered || !self.is_open(call) => {}
             Purpose::Replay(call) if never_written => self.on_replay_obstructed(call, None),
+            Purpose::Call(call) | Purpose::Replay(call) if broken == Broken::TooLarge => {
+                self.on_too_large(call, why);
+            }
             Purpose::Call(call) | Purpose::Replay(call) => self.on_cut(call, why, state.retry.is_some()),
             Purpose::Initialize(_) | Purpose::Probe(_) | Purpose::Initialized => {
                 if never_written && matches!(state.purpose, Purpose::Initialize(_)) {
                     self.uncount_initialize(state.session);
                 }
-                if !state.answered {
+                if !state.answered && broken == Broken::Starved {
+                    self.on_contact_starved(state.session, rest_after(state.purpose), why);
+                } else if !state.answered {
                     self.on_contact_failed(state.session, state.purpose, why);
                 }
+            }
+            Purpose::Standalone if broken == Broken::TooLarge => {
+                self.skip_on_standalone(state.session);
+                self.on_standalone_ended(state.session, None);
             }
             Purpose::Standalone => self.on_standalone_ended(state.session, None),
             Purpose::Reply(link) if never_written => {

@@ -9,7 +9,8 @@ use evermux_core::names::SessionId;
 use evermux_core::output::{ExchangeSpec, Verb};
 use http::HeaderValue;
 use mcp_http::{
-    Client, Content, EventLimits, Incoming, Outgoing, SendError, SendErrorKind, SessionHeader, Written,
+    BodyError, Client, Content, EventLimits, Incoming, Outgoing, SendError, SendErrorKind, SessionHeader,
+    Written,
 };
 use mcp_wire::{Batch, Kind, Message, method};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -65,9 +66,10 @@ pub(crate) async fn run(job: Job) {
         Err(error) => {
             let why = in_words(&error);
             tracing::debug!(error = %error, source = ?error.source.as_ref().map(ToString::to_string), "exchange failed");
-            reader.end(match error.written {
-                Written::Never => End::NeverWritten(why),
-                Written::Unknown => End::Cut(why),
+            reader.end(match (error.written, error.kind) {
+                (Written::Never, SendErrorKind::Exhausted) => End::Exhausted(why),
+                (Written::Never, _) => End::NeverWritten(why),
+                (Written::Unknown, _) => End::Cut(why),
             });
         }
     }
@@ -186,7 +188,7 @@ impl Reader {
     async fn read_answer(self, incoming: Incoming, head: Fact) {
         let body = match incoming.into_bytes(LARGEST_ANSWER).await {
             Ok(body) => body,
-            Err(error) => return self.tell(vec![head, Fact::Ended(End::Cut(error.to_string()))]),
+            Err(error) => return self.tell(vec![head, Fact::Ended(unread(&error))]),
         };
         let mut facts = vec![head];
         if matches!(body.trim_ascii(), b"" | b"null") {
@@ -208,7 +210,7 @@ impl Reader {
         loop {
             let event = match events.next().await {
                 Some(Ok(event)) => event,
-                Some(Err(error)) => return self.end(End::Cut(error.to_string())),
+                Some(Err(error)) => return self.end(unread(&error)),
                 None => return self.end(end_of(passed_over)),
             };
             let mut facts: Vec<Fact> = event.retry.map(Fact::Retry).into_iter().collect();
@@ -274,6 +276,12 @@ fn wanted_scope(challenge: &str) -> Option<String> {
         None => rest.split([',', ' ']).next(),
     };
     scope.filter(|scope| !scope.is_empty()).map(str::to_owned)
+}
+
+/// An answer that did not come whole.
+fn unread(error: &BodyError) -> End {
+    let why = error.to_string();
+    if error.is_too_large() { End::TooLarge(why) } else { End::Cut(why) }
 }
 
 /// Bytes that carry their permit: it comes back when the last slice of them is gone, however far they went.

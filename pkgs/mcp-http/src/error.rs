@@ -5,6 +5,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 
 use crate::sse::SseError;
 
@@ -39,6 +40,9 @@ pub enum SendErrorKind {
     Request,
     /// No connection: name not found, refused, no such socket, or a proxy said no.
     Connect,
+    /// No connection, because this process or machine has no file descriptor left for one (`EMFILE`, `ENFILE`). Our
+    /// own fault, and none of the server's. Always with [`Written::Never`].
+    Exhausted,
     /// TLS was not agreed on: certificate, versions. The server's or the configuration's fault.
     Tls,
     /// No connection within the time limit, or the peer stopped acknowledging.
@@ -54,11 +58,20 @@ pub enum SendErrorKind {
     Protocol,
 }
 
+impl BodyError {
+    /// There is more of it than is taken: asked again, the server would say the same again.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::TooLarge { .. } | Self::Sse(SseError::TooLarge { .. }))
+    }
+}
+
 impl fmt::Display for SendErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Request => "the request cannot be sent as HTTP",
             Self::Connect => "no connection",
+            Self::Exhausted => "no file descriptor is left for another connection",
             Self::Tls => "no agreement on TLS",
             Self::Timeout => "timed out",
             Self::Closed => "the connection closed before an answer",
@@ -86,6 +99,31 @@ impl fmt::Display for Written {
             Self::Unknown => "may have been processed",
         })
     }
+}
+
+/// Looks through the causes, and into IO errors, whose `source` skips the error that they carry.
+#[cfg(feature = "tcp")]
+pub(crate) fn find(error: &(dyn StdError + 'static), is: impl Fn(&(dyn StdError + 'static)) -> bool) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if is(cause) {
+            return true;
+        }
+        next = match cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            Some(carried) => Some(carried),
+            None => cause.source(),
+        };
+    }
+    false
+}
+
+/// Whether the cause is that no file descriptor was left. Names no crate's constant: both numbers are the same
+/// wherever this runs.
+pub(crate) fn is_exhausted(cause: &(dyn StdError + 'static)) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    let number = cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    matches!(number, Some(ENFILE | EMFILE))
 }
 
 /// A response's head came, but its body cannot be had whole. The request was processed at least in part, so a

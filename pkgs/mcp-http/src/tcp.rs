@@ -2,7 +2,6 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use rustls_platform_verifier::Verifier;
 
 use crate::body::RawBody;
 use crate::client::Sender;
-use crate::error::{BoxError, SendError, SendErrorKind, Written};
+use crate::error::{BoxError, SendError, SendErrorKind, Written, find, is_exhausted};
 
 /// Below the five seconds after which many servers close an idle connection: a request that meets that close is
 /// lost with its outcome unknown, and a new handshake costs less than that.
@@ -244,6 +243,8 @@ fn send_error(error: reqwest::Error) -> SendError {
         || find(&error, |cause| cause.downcast_ref().is_some_and(hyper::Error::is_canceled));
     let kind = if error.is_builder() {
         SendErrorKind::Request
+    } else if find(&error, is_exhausted) {
+        SendErrorKind::Exhausted
     } else if error.is_timeout() {
         SendErrorKind::Timeout
     } else if find(&error, |cause| cause.is::<rustls::Error>()) {
@@ -269,21 +270,6 @@ fn is_refusal(cause: &(dyn StdError + 'static)) -> bool {
             && (error.is_go_away()
                 || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)))
     })
-}
-
-/// Looks through the causes, and into IO errors, whose `source` skips the error that they carry.
-fn find(error: &(dyn StdError + 'static), is: impl Fn(&(dyn StdError + 'static)) -> bool) -> bool {
-    let mut next = Some(error);
-    while let Some(cause) = next {
-        if is(cause) {
-            return true;
-        }
-        next = match cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-            Some(carried) => Some(carried),
-            None => cause.source(),
-        };
-    }
-    false
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 
 use crate::body::RawBody;
 use crate::client::Sender;
-use crate::error::{SendError, SendErrorKind, Written};
+use crate::error::{SendError, SendErrorKind, Written, is_exhausted};
 
 /// One client has few calls at a time; more idle connections than this only cost the server.
 const MAX_IDLE: usize = 8;
@@ -129,8 +129,10 @@ impl Pool {
 
 impl Connection {
     async fn open(path: &PathBuf) -> Result<Self, SendError> {
-        let never = |kind| move |error: io::Error| SendError::new(kind, Written::Never, error);
-        let stream = UnixStream::connect(path).await.map_err(never(SendErrorKind::Connect))?;
+        let stream = UnixStream::connect(path).await.map_err(|error| {
+            let kind = if is_exhausted(&error) { SendErrorKind::Exhausted } else { SendErrorKind::Connect };
+            SendError::new(kind, Written::Never, error)
+        })?;
         let written = Arc::new(AtomicU64::new(0));
         let io = TokioIo::new(Counting { stream, written: Arc::clone(&written) });
         let (requests, connection) = http1::handshake(io)

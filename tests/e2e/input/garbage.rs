@@ -53,10 +53,16 @@ fn worthless() -> Vec<(&'static str, Vec<u8>)> {
             reply(SSE, b"data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"x\":\"\xff\xfe\"}}\n\n"),
         ),
         ("event_not_json", reply(SSE, b"data: hello\n\n")),
-        ("heartbeats_only", reply(SSE, b"data: {\"type\":\"heartbeat\"}\n\n: x\n\nevent: ping\ndata: {}\n\n")),
+        (
+            "heartbeats_only",
+            reply(SSE, b"data: {\"type\":\"heartbeat\"}\n\n: x\n\nevent: ping\ndata: {}\n\n"),
+        ),
         (
             "other_event",
-            reply(SSE, b"event: result\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n"),
+            reply(
+                SSE,
+                b"event: result\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":[]}}\n\n",
+            ),
         ),
         ("blank_json", reply(JSON, b" \r\n")),
         ("null_json", reply(JSON, b"null\n")),
@@ -151,8 +157,13 @@ fn garbage_of_an_upstream_becomes_a_clear_error_of_its_call() {
 /// What is wrong is named, so that the author of the server can find it.
 #[test]
 fn the_error_says_what_was_wrong_with_the_answer() {
-    let cases =
-        [("not_json", "JSON"), ("html", "text/html"), ("event_not_json", "no JSON-RPC message"), ("truncated_event", "ended"), ("huge_header", "HTTP")];
+    let cases = [
+        ("not_json", "JSON"),
+        ("html", "text/html"),
+        ("event_not_json", "no JSON-RPC message"),
+        ("truncated_event", "ended"),
+        ("huge_header", "HTTP"),
+    ];
     let replies = worthless().into_iter().map(|(tool, reply)| (tool.to_owned(), reply)).collect();
     let upstream = RawUpstream::start(replies);
     let harness = Harness::new(binary());

@@ -102,7 +102,7 @@ impl AskRules {
     }
 
     pub fn fact(&mut self, open: &Open, fact: &Fact, now_ms: u64) {
-        if let Fact::Ended(End::NeverWritten(_) | End::Refused(_)) = fact {
+        if let Fact::Ended(End::NeverWritten(_) | End::Exhausted(_) | End::Refused(_)) = fact {
             let text = open.message.as_ref().map(|m| (session_of(open), raw_id(m)));
             // Known not to count: it may be sent again.
             if let Some(question) = text.filter(|_| method_of(open) == "response") {
@@ -110,7 +110,7 @@ impl AskRules {
             }
         }
         // It never left, so it does not run; sent again it is journalled again.
-        if let (Fact::Ended(End::NeverWritten(_)), Some((trajectory, _))) =
+        if let (Fact::Ended(End::NeverWritten(_) | End::Exhausted(_)), Some((trajectory, _))) =
             (fact, self.trajectories.get(&session_of(open)))
         {
             self.running.remove(&(*trajectory, wire_of(open)));

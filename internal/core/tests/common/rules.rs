@@ -157,7 +157,7 @@ impl Rules {
         }
         if let ("tools/call", Some(tag)) = (method.as_str(), open.message.as_ref().and_then(tag_of)) {
             let free = match fact {
-                Fact::Ended(End::NeverWritten(_)) => true,
+                Fact::Ended(End::NeverWritten(_) | End::Exhausted(_)) => true,
                 Fact::Ended(End::Refused(refusal)) => {
                     let body = String::from_utf8_lossy(&refusal.body).to_lowercase();
                     let about_session = body.contains("session") || body.contains("initialized");

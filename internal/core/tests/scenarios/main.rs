@@ -23,6 +23,7 @@ mod pool;
 mod replays;
 mod rotation;
 mod seams;
+mod shortage;
 mod streams;
 mod subscriptions;
 mod symptoms;
