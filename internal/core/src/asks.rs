@@ -313,7 +313,7 @@ impl Hub {
         let id = Id::from_raw(sealed).unwrap_or_else(|_| claim.id.clone());
         let mut splice = message.splice().id(&id);
         // Some servers name the call in `_meta.requestId`: its client knows it by its own id.
-        let named = message.meta_request_id().and_then(|id| id.as_number()).map(WireId);
+        let named = message.meta_request_id().and_then(|id| id.as_number_loosely()).map(WireId);
         let state = call.and_then(|call| self.calls.get(&call));
         if let Some(state) = state.filter(|state| named.is_some() && state.wire == named) {
             splice = splice.meta_request_id(&state.client_id);

@@ -498,7 +498,7 @@ impl Hub {
 
     /// The message of the session goes to whom it belongs: the call whose progress it is, or the stream's.
     pub(crate) fn by_progress_token(&self, ix: SessionIx, message: &Message) -> Option<CallId> {
-        let wire = message.progress_token()?.as_number()?;
+        let wire = message.progress_token()?.as_number_loosely()?;
         self.sessions.get(&ix)?.in_flight.get(&WireId(wire)).copied()
     }
 

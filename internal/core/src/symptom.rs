@@ -158,7 +158,7 @@ pub fn answer(context: Context, message: &Message) -> Option<Meaning> {
     }
     // Under our own id a generic code may be a tool's own words ("browser session not found"): there only the
     // codes for a request that was not even taken count.
-    let ours = message.id().and_then(|id| id.as_number()).is_some_and(|id| Some(id) == context.wire);
+    let ours = message.id().and_then(|id| id.as_number_loosely()).is_some_and(|id| Some(id) == context.wire);
     let session_code = matches!(code, -32600 | -32015) || (!ours && matches!(code, -32002..=-32000));
     let words = message.error_message().unwrap_or_default().to_ascii_lowercase();
     // One SDK has no code for it.
@@ -236,7 +236,7 @@ impl Said {
         Self {
             is_error: code.is_some(),
             code,
-            id: message.and_then(|message| message.id()).and_then(|id| id.as_number()),
+            id: message.and_then(|message| message.id()).and_then(|id| id.as_number_loosely()),
             words: words.map_or_else(|| raw.chars().take(512).collect(), |words| words.to_ascii_lowercase()),
             raw,
         }

@@ -51,6 +51,22 @@ impl Id {
         std::str::from_utf8(text).ok()?.parse().ok()
     }
 
+    /// The value, also in the spellings that some peers give a plain integer back in: `"5"`, `5.0`, `5e0`. For ids
+    /// that we made: an integer of ours is meant by no other text, but `5` and `"5"` of another's making are two ids.
+    #[must_use]
+    pub fn as_number_loosely(&self) -> Option<u64> {
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        let text = std::str::from_utf8(self.as_raw()).ok()?;
+        let text = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(text);
+        if let Ok(number) = text.parse() {
+            return Some(number).filter(|_| text.as_bytes().first() != Some(&b'+'));
+        }
+        let plain = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+');
+        let number: f64 = text.parse().ok().filter(|_| text.bytes().all(plain))?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "integral and in range")]
+        (number.fract() == 0.0 && (0.0..EXACT).contains(&number)).then_some(number as u64)
+    }
+
     /// The JSON text.
     #[must_use]
     pub fn as_raw(&self) -> &[u8] {
@@ -217,6 +233,39 @@ mod tests {
                 None,
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_number_of_ours_is_known_in_every_spelling() {
+        let of = |text: &'static str| {
+            Id::from_raw(Bytes::from_static(text.as_bytes())).unwrap().as_number_loosely()
+        };
+        for text in ["7", "\"7\"", "7.0", "7.000", "\"7.0\"", "7e0", "70e-1", "0.7E1", "7.0e+0"] {
+            assert_eq!(of(text), Some(7), "{text}");
+        }
+        for text in ["0", "-0", "0.0", "\"0\"", "0e5"] {
+            assert_eq!(of(text), Some(0), "{text}");
+        }
+        assert_eq!(of("9007199254740991.0"), Some(9_007_199_254_740_991));
+        assert_eq!(of("\"18446744073709551615\""), Some(u64::MAX));
+        for text in [
+            "-7",
+            "7.5",
+            "\"\"",
+            "\"seven\"",
+            "\"7 \"",
+            "\" 7\"",
+            "\"+7\"",
+            "\"0x7\"",
+            "\"7\\u0030\"",
+            "\"inf\"",
+            "\"nan\"",
+            "1e400",
+            "9007199254740993.0",
+            "\"\\\"7\\\"\"",
+        ] {
+            assert_eq!(of(text), None, "{text}");
         }
     }
 

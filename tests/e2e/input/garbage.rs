@@ -118,6 +118,7 @@ fn odd() -> Vec<(&'static str, Vec<u8>)> {
             "cr_only",
             reply(SSE, b": hi\r\rid: e1\rdata: {\"jsonrpc\":\"2.0\",\"id\":ID,\rdata:\"result\":{\"content\":[]}}\r\r"),
         ),
+        ("fraction_id", reply(SSE, b"data: {\"jsonrpc\":\"2.0\",\"id\":ID.0,\"result\":{\"content\":[]}}\n\n")),
         ("twice", event(&format!("data: {}\n\n", String::from_utf8_lossy(good)))),
     ]
 }
