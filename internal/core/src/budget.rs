@@ -89,7 +89,7 @@ impl Hub {
         failures
     }
 
-    fn credentials_of(&mut self, ix: SessionIx) -> Option<&mut Credentials> {
+    pub(crate) fn credentials_of(&mut self, ix: SessionIx) -> Option<&mut Credentials> {
         let key = &self.sessions.get(&ix)?.key;
         self.credentials.get_mut(&(key.upstream.clone(), key.fingerprint.of_config()))
     }

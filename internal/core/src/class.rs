@@ -140,10 +140,11 @@ impl Declared {
         }
     }
 
-    pub(crate) fn params(&self) -> String {
+    /// `version`: what is offered, which may be an older revision than the declaration's.
+    pub(crate) fn params(&self, version: &str) -> String {
         format!(
-            r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{}}}"#,
-            self.version, self.capabilities, self.client_info
+            r#"{{"protocolVersion":"{version}","capabilities":{},"clientInfo":{}}}"#,
+            self.capabilities, self.client_info
         )
     }
 }
@@ -221,6 +222,6 @@ mod tests {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{"roots":{ },"x":1e400},"clientInfo":{"name":"me"}}}"#;
         let declared = Declared::own(&Message::parse(Bytes::from(text)).unwrap(), "2025-06-18");
         let expected = r#"{"protocolVersion":"2025-06-18","capabilities":{"roots":{ },"x":1e400},"clientInfo":{"name":"me"}}"#;
-        assert_eq!(declared.params(), expected);
+        assert_eq!(declared.params(&declared.version), expected);
     }
 }

@@ -34,6 +34,14 @@ impl Hub {
         delivery: &Delivery,
     ) {
         let is_greeting = message.method() == Some(method::INITIALIZE);
+        // A newer client asks this before anything else, without a session; what it gets decides whether it falls back
+        // to a handshake (B46).
+        if let (Sender::Unknown, Some(method::SERVER_DISCOVER), Some(id)) =
+            (&from, message.method(), message.id())
+            && self.upstreams.contains_key(upstream)
+        {
+            return self.answer_locally(stream, &no_discovery(&id));
+        }
         let Some(link) = self.link_of(stream, upstream, from, is_greeting, &message, delivery) else {
             return;
         };
@@ -187,11 +195,7 @@ impl Hub {
         let duplicate = self.links.get(&link).is_some_and(|state| !state.is_plain() && state.is_asking(&id));
         match message.method() {
             Some(method::PING) => self.answer_locally(stream, &mcp_wire::result(&id, b"{}")),
-            Some(method::SERVER_DISCOVER) => {
-                let code = mcp_wire::code::METHOD_NOT_FOUND;
-                let text = "server/discover is not served yet: use initialize";
-                self.answer_locally(stream, &mcp_wire::error(Some(&id), code, text, None));
-            }
+            Some(method::SERVER_DISCOVER) => self.answer_locally(stream, &no_discovery(&id)),
             // A task in a pool would be anyone's: the capability is hidden (D6).
             Some(name) if name.starts_with("tasks/") && self.is_pooled(link) => {
                 let code = mcp_wire::code::METHOD_NOT_FOUND;
@@ -535,4 +539,10 @@ fn new_call(
         message: Some(message),
         ..Call::new(link, session, client_id, stream)
     }
+}
+
+/// 2026-07-28: what a server without that revision says.
+fn no_discovery(id: &Id) -> Bytes {
+    let text = "server/discover is not served yet: use initialize";
+    mcp_wire::error(Some(id), mcp_wire::code::METHOD_NOT_FOUND, text, None)
 }

@@ -32,6 +32,7 @@ mod loss;
 mod mint;
 pub mod names;
 mod news;
+mod offers;
 pub mod output;
 pub mod record;
 mod refusals;

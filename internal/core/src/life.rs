@@ -14,6 +14,7 @@ use crate::ids::Ids;
 use crate::input::{ExchangeId, Refusal};
 use crate::loss::holds_another;
 use crate::names::{Handshake, LinkNonce, SessionId};
+use crate::offers::{is_version, may_be_version};
 use crate::output::{Output, Verb};
 use crate::record::{HandshakeState, Learned, Record, Sync};
 use crate::refusals::wider_scope;
@@ -111,7 +112,9 @@ impl Hub {
         };
         session.phase = Phase::Initializing;
         session.initializes += 1;
-        let params = session.declared.params();
+        let offer = self.offer_of(ix);
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let params = session.declared.params(offer.version(&session.declared));
         let body = mcp_wire::request(&Id::number(wire.0), method::INITIALIZE, Some(params.as_bytes()));
         self.take_step(ix, Purpose::Initialize(wire), body);
     }
@@ -122,6 +125,9 @@ impl Hub {
         let Some(result) = message.result().filter(|_| message.kind() == Kind::Response) else {
             let words = message.error_message().unwrap_or_default();
             if self.evict(ix, &words.to_ascii_lowercase()) {
+                return;
+            }
+            if is_version(message) && self.offer_otherwise(ix) {
                 return;
             }
             let failure = Failure::new(Failed::UpstreamUnreachable, refused_in_words(&words));
@@ -146,6 +152,7 @@ impl Hub {
     /// not the handshake (design §5).
     fn record_session(&mut self, ix: SessionIx, id: Option<SessionId>, revision: &str, result: &[u8]) {
         self.fail_lost_alone(ix, true);
+        self.note_taken_offer(ix);
         let now_ms = self.now.wall_ms;
         let continuation = self.mint.continuation();
         let generation = self.generation;
@@ -431,6 +438,9 @@ impl Hub {
         if body.as_ref().is_some_and(|body| self.evict(ix, body)) {
             return;
         }
+        if refusal.is_some_and(may_be_version) && self.offer_otherwise(ix) {
+            return;
+        }
         let orphan = body.is_some_and(|body| holds_another(&body));
         let (failure, after) = match meaning {
             Meaning::Mismatch => return self.on_mismatch(ix),
@@ -448,10 +458,17 @@ impl Hub {
             }
             _ => {
                 let text = refused_with(status, refusal);
-                (Failure::new(Failed::UpstreamUnreachable, text).refused(), None)
+                let after = matches!(status, 404 | 405).then(|| self.pause_of_misplaced(ix));
+                (Failure::new(Failed::UpstreamUnreachable, text).refused(), after)
             }
         };
         self.back_off(ix, Rest::Fresh, &failure, after);
+    }
+
+    /// Nothing speaks MCP at this place: most likely the URL is wrong, and asking does not mend it (B51).
+    fn pause_of_misplaced(&self, ix: SessionIx) -> std::time::Duration {
+        let failures = self.sessions.get(&ix).map_or(0, |session| session.failures);
+        std::time::Duration::from_secs(1) * 2u32.saturating_pow(failures.min(9))
     }
 
     pub(crate) fn fail_waiting(&mut self, ix: SessionIx, failure: &Failure) {

@@ -11,6 +11,7 @@ use crate::failure::{Failure, Kind, needs_auth};
 use crate::hub::Hub;
 use crate::input::{Mono, Renewal};
 use crate::names::UpstreamName;
+use crate::offers::Ladder;
 use crate::output::Output;
 use crate::record::Fingerprint;
 use crate::session::{Phase, Rest, SessionIx};
@@ -30,6 +31,8 @@ pub(crate) struct Credentials {
     pub(crate) troubles: u32,
     /// When the upstream answered last.
     pub(crate) alive_at: Option<Mono>,
+    /// How its handshakes are offered.
+    pub(crate) ladder: Ladder,
     /// Nothing is to be asked of the upstream for now.
     pub(crate) gate: Option<Gate>,
 }
@@ -47,6 +50,7 @@ impl Hub {
         let credentials = self.credentials.entry((name.clone(), fingerprint.of_config())).or_default();
         credentials.epoch += 1;
         credentials.gate = None;
+        credentials.ladder = Ladder::default();
     }
 
     /// Whether a 401 in this session is a reason to read its header values again: not if what was read since its

@@ -10,6 +10,7 @@ use crate::flights::Common;
 use crate::ids::Ids;
 use crate::input::{ExchangeId, Mono, Ticket};
 use crate::names::{Continuation, Handshake, LinkNonce, Trajectory, UpstreamName, WireId};
+use crate::offers::Offer;
 use crate::record::{Fingerprint, Record};
 use crate::status::Status;
 use crate::timers::TimerId;
@@ -116,6 +117,8 @@ pub(crate) struct Session {
     /// The handshake, probe or `initialized` that the phase waits for; nothing else may move it on.
     pub(crate) step: Option<ExchangeId>,
     pub(crate) backoff: Option<TimerId>,
+    /// What its last `initialize` said of the revision.
+    pub(crate) offered: Offer,
     /// Handshakes sent by this process.
     pub(crate) initializes: u32,
     /// Had a success, or came from a record.
@@ -196,6 +199,7 @@ impl Session {
             reserve_again: None,
             step: None,
             backoff: None,
+            offered: Offer::default(),
             initializes: 0,
             worked: false,
             last_ok: None,

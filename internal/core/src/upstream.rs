@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use mcp_wire::{Kind, Message, method, version};
+use mcp_wire::{Kind, Message, method};
 
 use crate::call::{CallId, Stage};
 use crate::hub::{Exchange, Hub, Purpose};
-use crate::input::{ExchangeId, Fact};
+use crate::input::{ExchangeId, Fact, Refusal};
 use crate::names::{SessionId, WireId};
+use crate::offers::has_header;
 use crate::output::{ExchangeSpec, Note, Output, Verb};
 use crate::session::SessionIx;
 use crate::symptom::{self, Meaning};
@@ -34,12 +35,16 @@ impl Hub {
         // An `initialize` with a session header is refused by some servers and taken as a second handshake by
         // others; and a lost session's id has no business in a fresh one.
         let record = session.record.as_ref().filter(|_| !handshaking);
+        let protocol_version = match record {
+            Some(record) => Some(record.protocol_version.clone()).filter(|version| has_header(version)),
+            None => session.offered.header(&session.declared).filter(|_| handshaking),
+        };
         let session_id = record.and_then(|record| record.session_id.clone());
         let spec = ExchangeSpec {
             upstream: session.key.upstream.clone(),
             fingerprint: session.key.fingerprint.of_config(),
             verb,
-            protocol_version: record.map(|record| record.protocol_version.clone()).filter(|v| has_header(v)),
+            protocol_version,
             last_event_id: last_event_id.clone(),
             session: session_id.clone(),
         };
@@ -288,7 +293,7 @@ impl Hub {
     /// Some servers name the request in `_meta.requestId` of their own notifications: the client knows it by
     /// its own id.
     pub(crate) fn with_client_ids(&self, ix: SessionIx, message: &Message) -> mcp_wire::Segments {
-        let named = message.meta_request_id().and_then(|id| id.as_number());
+        let named = message.meta_request_id().and_then(|id| id.as_number_loosely());
         let call = named.and_then(|wire| self.sessions.get(&ix)?.in_flight.get(&WireId(wire)));
         match call.and_then(|call| self.calls.get(call)) {
             Some(state) => message.splice().meta_request_id(&state.client_id).finish(),
@@ -300,8 +305,11 @@ impl Hub {
         let Some(state) = self.exchanges.get(&exchange) else { return };
         let (purpose, ix, answered) = (state.purpose, state.session, state.answered);
         let wire = self.wire_of(purpose);
-        let named = message.id().and_then(|id| id.as_number()).map(WireId);
-        if let Some(other) = self.strayed(exchange, wire, named) {
+        // Some servers change the type of an id (B36). Which call of several is meant, only its own spelling may say.
+        let exact = message.id().and_then(|id| id.as_number()).map(WireId);
+        let named = message.id().and_then(|id| id.as_number_loosely()).map(WireId);
+        let elsewhere = if wire.is_some() { exact } else { named };
+        if let Some(other) = self.strayed(exchange, wire, elsewhere) {
             // The server put it on another stream than its request's: the id says whose it is.
             self.pass_position(exchange, cursor);
             self.answer(other, message, None);
@@ -352,7 +360,14 @@ impl Hub {
             symptom::answer(context, message).map(|meaning| self.without_second_doubt(exchange, meaning));
         if let Some(meaning) = meaning.filter(|meaning| *meaning != Meaning::Answer) {
             self.order(Output::Abort(exchange));
-            self.on_meaning(exchange, meaning, None);
+            // What a server speaks instead stands in the error.
+            let refusal = (meaning == Meaning::Mismatch).then(|| Refusal {
+                status: 400,
+                json: true,
+                body: message.bytes().clone(),
+                ..Refusal::default()
+            });
+            self.on_meaning(exchange, meaning, refusal.as_ref());
             return;
         }
         self.prove_by_call(exchange);
@@ -407,9 +422,4 @@ impl Hub {
         self.timers.cancel(state.timer.take());
         state.timer = Some(self.timers.arm(now, LINGER, Timer::Exchange(exchange)));
     }
-}
-
-/// `MCP-Protocol-Version` came with 2025-06-18; revisions sort as text.
-fn has_header(revision: &str) -> bool {
-    revision >= version::V2025_06_18
 }

@@ -38,6 +38,8 @@ pub struct Rules {
     bound: BTreeMap<Key, Vec<Bound>>,
     may_initialize: BTreeMap<Key, bool>,
     initializing: BTreeMap<Key, ExchangeId>,
+    /// An initialize was answered with 400, or with an error.
+    refused: BTreeSet<Key>,
     minted: BTreeMap<ExchangeId, Option<SessionId>>,
     exchanges: BTreeMap<ExchangeId, Open>,
     /// Journalled in this process and not started yet.
@@ -90,8 +92,12 @@ impl Rules {
 
     fn initialize_starts(&mut self, exchange: ExchangeId, open: &Open) {
         assert!(open.spec.session.is_none(), "initialize carries a session");
-        assert!(open.spec.protocol_version.is_none(), "initialize carries a version header");
         let key = key(open);
+        if let Some(header) = &open.spec.protocol_version {
+            assert!(self.refused.contains(&key), "a first initialize carries a version header");
+            let message = open.message.as_ref().and_then(|message| message.param_str("protocolVersion"));
+            assert_eq!(message.as_ref(), Some(header), "header and body of initialize differ");
+        }
         if self.many {
             return;
         }
@@ -119,6 +125,12 @@ impl Rules {
         let Some(open) = self.exchanges.get(&exchange).cloned() else { return };
         let method = method_of(&open).to_owned();
         match (method.as_str(), fact) {
+            ("initialize", Fact::Ended(End::Refused(refusal))) if matches!(refusal.status, 400 | 426) => {
+                self.refused.insert(key(&open));
+            }
+            ("initialize", Fact::Message { message, .. }) if message.error().is_some() => {
+                self.refused.insert(key(&open));
+            }
             ("initialize", Fact::Head { session }) => {
                 self.minted.insert(exchange, session.clone());
             }

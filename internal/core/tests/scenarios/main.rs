@@ -17,6 +17,7 @@ mod loss;
 mod memory;
 mod news;
 mod numbers;
+mod offers;
 mod own;
 mod plain;
 mod pool;
