@@ -4,6 +4,7 @@
 mod garbage;
 mod http;
 mod lines;
+mod newer;
 mod raw_upstream;
 
 use evermux_testkit::{Harness, Pending, ShimClient, Upstream};

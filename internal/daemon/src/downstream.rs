@@ -14,12 +14,12 @@ use evermux_core::names::{Seq, UpstreamName};
 use evermux_core::seal::Sealer;
 use evermux_store::StateDir;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
 };
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Collected, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use mcp_wire::{Message, Segments};
+use mcp_wire::{Message, Segments, method};
 use tokio::sync::oneshot;
 
 use crate::batch;
@@ -113,12 +113,18 @@ impl Face {
             Ok(delivery) => delivery,
             Err(reply) => return *reply,
         };
+        let revision = revision(&parts.headers);
+        if parts.method != Method::POST
+            && let Err(reply) = revision
+        {
+            return *reply;
+        }
         self.keeper.ensure(name).await;
         let (upstream, from) = (UpstreamName::from(name), self.sender(&parts.headers));
         let (stream, comments) = (self.stream(), self.comments(via));
         match parts.method {
             Method::POST => {
-                let post = Post { via, upstream, from, delivery };
+                let post = Post { via, upstream, from, delivery, revision };
                 self.post(stream, post, body).await.unwrap_or_else(|reply| *reply)
             }
             Method::GET => {
@@ -143,7 +149,11 @@ impl Face {
             let body = mcp_wire::error(error.request_id(), error.code(), &error.to_string(), None);
             Box::new(plain(StatusCode::BAD_REQUEST, body))
         })?;
-        let Post { via, upstream, from, delivery } = post;
+        let Post { via, upstream, from, delivery, revision } = post;
+        // What they are about is which revisions there are: they may name one that is not served.
+        if !matches!(message.method(), Some(method::SERVER_DISCOVER | method::INITIALIZE)) {
+            revision?;
+        }
         self.await_identity(&upstream, &from).await;
         let input = Input::Posted { stream, upstream, from, message, delivery };
         Ok(self.ask(self.comments(via), stream, input).await)
@@ -151,7 +161,8 @@ impl Face {
 
     /// Every member is a message of its own, in their order; what answers them is one stream.
     async fn post_batch(&self, post: Post, bytes: Bytes) -> Result<Reply, Box<Reply>> {
-        let Post { via, upstream, from, .. } = post;
+        let Post { via, upstream, from, revision, .. } = post;
+        revision?;
         if !matches!(&from, Sender::Link(claim) if claim.version == batch::REVISION) {
             let text = "a message must be one JSON object; arrays are taken in 2025-03-26 sessions only";
             return Err(Box::new(malformed(StatusCode::BAD_REQUEST, text)));
@@ -252,14 +263,6 @@ impl Face {
     fn delivery(&self, via: Via, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
         let number =
             |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
-        let revision = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
-        // Transports, "Protocol Version Header" (2025-06-18): an unknown one must get 400.
-        checked(
-            headers,
-            "MCP-Protocol-Version",
-            "a revision that is served (2025-03-26 to 2025-11-25)",
-            revision,
-        )?;
         let after = headers.get("last-event-id").and_then(|id| self.sealer.open_event(id.to_str().ok()?));
         if via == Via::Tcp {
             return Ok(Delivery { after, ..Delivery::default() });
@@ -293,6 +296,14 @@ struct Post {
     upstream: UpstreamName,
     from: Sender,
     delivery: Delivery,
+    revision: Result<(), Box<Reply>>,
+}
+
+/// Transports, "Protocol Version Header" (2025-06-18): an unknown one must get 400.
+fn revision(headers: &HeaderMap) -> Result<(), Box<Reply>> {
+    let known = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
+    let form = "a revision that is served (2025-03-26 to 2025-11-25)";
+    checked(headers, "MCP-Protocol-Version", form, known).map(|_| ())
 }
 
 fn reply(head: Option<Head>, comments: Option<Duration>) -> Reply {
@@ -361,7 +372,9 @@ fn events(link: Option<String>, body: EventBody) -> Reply {
     let mut reply = Response::new(Either::Left(body));
     let headers = reply.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    // A proxy in between that collects or packs events would hold a question back that its server waits on (B34).
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     if let Some(link) = link.and_then(|link| HeaderValue::try_from(link).ok()) {
         headers.insert(mcp_http::SESSION_ID, link);
     }
