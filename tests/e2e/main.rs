@@ -20,6 +20,7 @@ mod news;
 mod own;
 mod secrets;
 mod sharing;
+mod soak;
 mod start;
 mod state;
 mod support;

@@ -7,6 +7,9 @@
     reason = "helpers of tests fail by panicking, as tests do"
 )]
 
+#[path = "../../../tests/fuzz/checks/config.rs"]
+mod config;
+
 use std::path::Path;
 
 use evermux_config::{ConfigError, edit, load, parse};
@@ -72,26 +75,6 @@ fn mutated() -> impl Strategy<Value = String> {
     })
 }
 
-fn check(text: &str) {
-    match parse(text) {
-        Ok(config) => {
-            for (name, upstream) in &config.upstreams {
-                assert_eq!(name, &upstream.name);
-                assert!(upstream.url.host_str().is_some() && upstream.url.username().is_empty());
-            }
-        }
-        Err(problems) => {
-            assert!(!problems.is_empty());
-            let lines: Vec<_> = problems.iter().map(|problem| problem.line).collect();
-            assert!(lines.is_sorted(), "{problems:?}");
-            for problem in &problems {
-                let shown = problem.to_string();
-                assert!(!shown.contains(|c: char| c.is_control()), "{shown:?}");
-            }
-        }
-    }
-}
-
 /// An edit either leaves the file alone or makes exactly its change.
 fn check_edits(directory: &Path, text: &str) {
     let file = directory.join("config.toml");
@@ -116,17 +99,17 @@ fn load_parsed(file: &Path) -> evermux_config::Config {
 proptest! {
     #[test]
     fn arbitrary_text(text in any::<String>()) {
-        check(&text);
+        config::check(text.as_bytes());
     }
 
     #[test]
     fn arbitrary_toml_like_text(text in "[a-z\\[\\]{}=.\"'#,\\\\ \n\r\t0-9é-]{0,200}") {
-        check(&text);
+        config::check(text.as_bytes());
     }
 
     #[test]
     fn mutations_of_a_valid_file(text in mutated()) {
-        check(&text);
+        config::check(text.as_bytes());
     }
 
     #[test]
@@ -145,6 +128,17 @@ proptest! {
             prop_assert!(invalid, "{error}");
         }
     }
+}
+
+#[test]
+fn the_fuzzers_corpus_still_holds() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/config");
+    let mut count = 0;
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        config::check(&std::fs::read(entry.unwrap().path()).unwrap());
+        count += 1;
+    }
+    assert!(count >= 10, "only {count} files");
 }
 
 #[test]

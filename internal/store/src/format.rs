@@ -76,17 +76,23 @@ pub(crate) fn key_id(key: &Key) -> Digest {
 /// The text of a record file. Without a final line end, so that a file cut anywhere is not JSON any more.
 pub(crate) fn encode(record: &Record, key: &Key) -> Result<String, StoreError> {
     let mut members = members_of(record)?;
-    members.insert("key_id".into(), Json::Text(key_id(key).to_string()));
     for (name, raw) in &record.extra {
         let value = Json::parse(raw.as_bytes()).map_err(|_| unencodable(name))?;
         // A field of ours must not be overruled by one that was unknown when it was read.
-        if name == "digest" || members.insert(name.clone(), value).is_some() {
+        if name == "digest" || name == "key_id" || members.insert(name.clone(), value).is_some() {
             return Err(unencodable(name));
         }
     }
+    Ok(seal_members(members, key))
+}
+
+/// The text of a file with these members, and those that say whose it is and that it is whole.
+pub(crate) fn seal_members(mut members: BTreeMap<String, Json>, key: &Key) -> String {
+    members.remove("digest");
+    members.insert("key_id".into(), Json::Text(key_id(key).to_string()));
     let digest = digest_of(&members, key);
     members.insert("digest".into(), Json::Text(digest.to_string()));
-    Ok(one_member_a_line(&members))
+    one_member_a_line(&members)
 }
 
 fn digest_of(members: &BTreeMap<String, Json>, key: &Key) -> Digest {

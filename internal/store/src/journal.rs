@@ -247,7 +247,10 @@ impl Found {
     }
 
     fn read_file(&mut self, file: File) -> io::Result<()> {
-        let mut lines = BufReader::new(file);
+        self.read_lines(BufReader::new(file))
+    }
+
+    fn read_lines(&mut self, mut lines: impl BufRead) -> io::Result<()> {
         let mut line = Vec::new();
         while lines.read_until(b'\n', &mut line)? > 0 {
             let ended = line.pop_if(|last| *last == b'\n').is_some();
@@ -272,6 +275,13 @@ impl Found {
             }
         }
     }
+}
+
+/// What a journal's text says, wherever it lies.
+pub(crate) fn read_text(text: &[u8]) -> io::Result<(Fold, JournalDamage)> {
+    let mut found = Found::default();
+    found.read_lines(text)?;
+    Ok((found.fold, found.damage))
 }
 
 fn refusal_to_io(refusal: Refusal) -> io::Error {

@@ -49,7 +49,7 @@ pub(crate) fn write_version(out: &mut Vec<u8>) {
     seal_line(start, out);
 }
 
-fn seal_line(start: usize, out: &mut Vec<u8>) {
+pub(crate) fn seal_line(start: usize, out: &mut Vec<u8>) {
     let check = blake3::hash(out.get(start..).unwrap_or_default()).to_hex();
     out.push(b' ');
     out.extend_from_slice(&check.as_bytes()[..CHECK_DIGITS]);

@@ -7,6 +7,8 @@
 //! Who may do what: any process may open the directory and read `key` and `http-token`. Only the process that
 //! holds the [`DaemonLock`] (or has taken over from it) loads records, sweeps, quarantines and persists.
 
+#[doc(hidden)]
+pub mod bare;
 mod dir;
 mod error;
 mod failpoint;
