@@ -61,7 +61,7 @@ impl Warden<'_> {
         let warm = self.look();
         self.talk_until(began + life - LAST);
         self.samples.push((warm, self.look()));
-        self.talk_until(began + life);
+        self.talk_until(Instant::now() + LAST);
     }
 
     /// The server has something to say four times a second.
