@@ -1,8 +1,8 @@
 //! How many links and calls there may be, as the config says.
 
-use evermux_core::input::{Input, Limits};
+use evermux_core::input::{ExchangeId, Input, Limits};
 
-use crate::common::{Answer, World, upstream::*};
+use crate::common::{Answer, Open, World, method_of, upstream::*};
 
 fn limited(links: usize, calls_of_link: usize) -> World {
     let mut w = World::new();
@@ -25,10 +25,18 @@ fn serves(w: &mut World, client: usize) -> bool {
     w.outcome(client, call) == "ok"
 }
 
+fn body_of(open: &Open) -> String {
+    let bytes = open.message.as_ref().map(|message| message.bytes().to_vec());
+    String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+}
+
 #[test]
 fn the_link_that_was_silent_longest_makes_room() {
     let mut w = limited(3, 10);
     let clients: Vec<usize> = (0..3).map(|_| plain(&mut w)).collect();
+    for client in &clients {
+        w.subscribe(*client, &format!("x:{client}"));
+    }
     // The first one is heard of again: the second is the oldest now.
     assert!(serves(&mut w, clients[0]));
     let stream = w.listen(clients[1]);
@@ -37,6 +45,10 @@ fn the_link_that_was_silent_longest_makes_room() {
     assert!(serves(&mut w, clients[2]) && serves(&mut w, clients[0]));
     let late = plain(&mut w);
     assert_eq!(w.hub.sizes()["links"], 3);
+    // What it had subscribed shows which one went.
+    let unsubscribed = |(_, open): &&(ExchangeId, Open)| method_of(open) == "resources/unsubscribe";
+    let gone: Vec<String> = w.started.iter().filter(unsubscribed).map(|(_, open)| body_of(open)).collect();
+    assert!(gone.len() == 1 && gone[0].contains("x:1"), "{gone:?}");
     // Whoever was forgotten comes back without noticing, and makes another go.
     for client in [clients[1], clients[2], late, clients[0]] {
         assert!(serves(&mut w, client));
