@@ -16,7 +16,7 @@ const NEWER: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
 #[test]
 fn a_probe_for_the_newer_revision_is_no_such_method() {
     let (harness, upstream) = with_upstream(Script::default());
-    let daemon = harness.start_daemon();
+    harness.start_daemon();
     let mut http = HttpClient::unix(&harness.socket()).unwrap();
     for headers in [&[NEWER][..], &[("mcp-protocol-version", "2099-01-01")], &[]] {
         let reply = http.post_mcp("/mcp/up", headers, PROBE).unwrap();
@@ -30,18 +30,16 @@ fn a_probe_for_the_newer_revision_is_no_such_method() {
     let body: Value = serde_json::from_str(&reply.text()).unwrap();
     assert_eq!((reply.status, &body["error"]["code"]), (400, &(-32600).into()), "{body}");
     assert_eq!(upstream.journal().len(), 0, "and the upstream saw nothing of it");
-    drop(daemon);
 }
 
 /// A question on a call's stream that a proxy holds back is never answered (B34).
 #[test]
 fn event_streams_are_not_to_be_packed_or_collected() {
     let (harness, _upstream) = with_upstream(Script::default());
-    let daemon = harness.start_daemon();
+    harness.start_daemon();
     let mut http = HttpClient::unix(&harness.socket()).unwrap();
     let reply = http.post_mcp("/mcp/up", &[], PROBE).unwrap();
     assert_eq!(reply.header("content-type"), Some("text/event-stream"));
     assert_eq!(reply.header("cache-control"), Some("no-cache, no-transform"));
     assert_eq!(reply.header("x-accel-buffering"), Some("no"));
-    drop(daemon);
 }
