@@ -168,21 +168,7 @@ impl Rules {
             _ => {}
         }
         if let ("tools/call", Some(tag)) = (method.as_str(), open.message.as_ref().and_then(tag_of)) {
-            let free = match fact {
-                Fact::Ended(End::NeverWritten(_) | End::Exhausted(_)) => true,
-                Fact::Ended(End::Refused(refusal)) => {
-                    let body = String::from_utf8_lossy(&refusal.body).to_lowercase();
-                    let about_session = body.contains("session") || body.contains("initialized");
-                    matches!(refusal.status, 400 | 401 | 403 | 404)
-                        || (matches!(refusal.status, 500 | 503) && about_session)
-                }
-                Fact::Message { message, .. } => {
-                    let words = message.error_message().unwrap_or_default().to_lowercase();
-                    words.contains("session") || (words == "invalid request" && message.id().is_none())
-                }
-                _ => false,
-            };
-            if free {
+            if frees(fact) {
                 self.sendings.insert(tag, Sending::DoesNotCount);
             }
         }
@@ -224,5 +210,23 @@ impl Rules {
             };
             self.bound.entry(key).or_default().push(bound);
         }
+    }
+}
+
+/// The server has not taken the call into account: it may be sent once more.
+fn frees(fact: &Fact) -> bool {
+    match fact {
+        Fact::Ended(End::NeverWritten(_) | End::Exhausted(_)) => true,
+        Fact::Ended(End::Refused(refusal)) => {
+            let body = String::from_utf8_lossy(&refusal.body).to_lowercase();
+            let about_session = body.contains("session") || body.contains("initialized");
+            matches!(refusal.status, 400 | 401 | 403 | 404)
+                || (matches!(refusal.status, 500 | 503) && about_session)
+        }
+        Fact::Message { message, .. } => {
+            let words = message.error_message().unwrap_or_default().to_lowercase();
+            words.contains("session") || (words == "invalid request" && message.id().is_none())
+        }
+        _ => false,
     }
 }
