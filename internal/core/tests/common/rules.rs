@@ -167,10 +167,10 @@ impl Rules {
             }
             _ => {}
         }
-        if let ("tools/call", Some(tag)) = (method.as_str(), open.message.as_ref().and_then(tag_of)) {
-            if frees(fact) {
-                self.sendings.insert(tag, Sending::DoesNotCount);
-            }
+        if let ("tools/call", Some(tag)) = (method.as_str(), open.message.as_ref().and_then(tag_of))
+            && frees(fact)
+        {
+            self.sendings.insert(tag, Sending::DoesNotCount);
         }
     }
 

@@ -10,8 +10,8 @@ use crate::common::{Answer, NAME, World, method_of, policy, upstream::*};
 /// What each `initialize` so far said: the body's revision and the header's.
 fn offers(w: &World) -> Vec<(String, Option<String>)> {
     let all = w.started.iter().filter(|(_, open)| method_of(open) == "initialize");
-    let version = |message: &Message| message.param_str("protocolVersion").unwrap();
-    all.map(|(_, open)| (version(open.message.as_ref().unwrap()), open.spec.protocol_version.clone()))
+    let version = |message: &Message| message.param_str("protocolVersion").unwrap_or_default();
+    all.filter_map(|(_, open)| Some((version(open.message.as_ref()?), open.spec.protocol_version.clone())))
         .collect()
 }
 
