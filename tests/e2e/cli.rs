@@ -237,19 +237,6 @@ fn a_running_daemon_takes_what_is_added_and_removed() {
 }
 
 #[test]
-fn what_a_config_asks_for_in_vain_is_said_in_the_log() {
-    let (harness, _upstream) = with_upstream(Script::default());
-    harness.start_daemon();
-    let said = |words: &str| {
-        let told = poll_until(PATIENCE, || harness.logs().contains(words).then_some(()));
-        assert!(told.is_some(), "{}", harness.logs());
-    };
-    harness.append_config("[http]\nlisten = \"127.0.0.1:0\"\n");
-    harness.signal_daemon(Signal::SIGHUP);
-    said("[http] is not served yet");
-}
-
-#[test]
 fn a_bad_reload_keeps_the_old_config_and_says_so() {
     let (harness, upstream) = with_upstream(Script::default());
     let pid = harness.start_daemon();
