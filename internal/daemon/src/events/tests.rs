@@ -98,3 +98,22 @@ async fn nothing_is_an_empty_stream() {
     assert!(EventBody::default().is_empty());
     assert_eq!(next(&mut EventBody::default()).await, None);
 }
+
+/// hyper takes piece by piece, and stops between them when its client is slow.
+#[tokio::test]
+async fn another_event_waits_for_the_end_of_the_first() {
+    let (inbox, _rx) = inbox();
+    let (first, one) = response(&inbox);
+    let (second, two) = response(&inbox);
+    let mut body = EventBody::of(one);
+    body.add(two);
+    body.break_silence(Some(Duration::ZERO));
+    assert!(second.push(Bytes::from_static(b"data: \"beg")));
+    assert_eq!(next(&mut body).await.as_deref(), Some("data: \"beg"));
+    assert!(first.event(None, &data("{}")));
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    assert!(Pin::new(&mut body).poll_frame(&mut cx).is_pending(), "not even a comment");
+    assert!(second.push(Bytes::from_static(b"in\"\n\n")));
+    assert_eq!(next(&mut body).await.as_deref(), Some("in\"\n\n"));
+    assert_eq!(next(&mut body).await.as_deref(), Some("data: {}\n\n"));
+}
