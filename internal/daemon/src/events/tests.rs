@@ -107,10 +107,11 @@ async fn another_event_waits_for_the_end_of_the_first() {
     let (second, two) = response(&inbox);
     let mut body = EventBody::of(one);
     body.add(two);
-    body.break_silence(Some(Duration::ZERO));
+    body.break_silence(Some(LIMIT));
     assert!(second.push(Bytes::from_static(b"data: \"beg")));
     assert_eq!(next(&mut body).await.as_deref(), Some("data: \"beg"));
     assert!(first.event(None, &data("{}")));
+    tokio::time::sleep_until(Instant::now() + LIMIT * 2).await;
     let mut cx = Context::from_waker(std::task::Waker::noop());
     assert!(Pin::new(&mut body).poll_frame(&mut cx).is_pending(), "not even a comment");
     assert!(second.push(Bytes::from_static(b"in\"\n\n")));
