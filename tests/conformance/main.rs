@@ -11,5 +11,6 @@
 
 mod adapter;
 mod client;
+mod rules;
 mod server;
 mod suite;
