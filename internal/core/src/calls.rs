@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mcp_wire::{Id, Message, Segments};
+use mcp_wire::{Id, Message, Segments, method};
 
 use crate::budget::Passage;
 use crate::call::{CallId, Kept, Stage};
@@ -494,6 +494,26 @@ impl Hub {
             }
             None => self.order(Output::Note(Note::Dropped("a notification while no session was ready"))),
         }
+    }
+
+    /// A client's roots are other ones (2025-11-25, "Roots"). A pool declares none. A session that cannot be told now
+    /// is told when it is there again, or it would go on with the old ones.
+    pub(crate) fn pass_roots_change(&mut self, link: LinkNonce) {
+        let Some(ix) = self.session_for(link) else { return };
+        let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.key.owner == Some(link))
+        else {
+            return;
+        };
+        session.roots_changed = true;
+        self.tell_roots_change(ix);
+    }
+
+    pub(crate) fn tell_roots_change(&mut self, ix: SessionIx) {
+        let ready = |session: &&mut crate::session::Session| session.is_ready() && session.roots_changed;
+        let Some(session) = self.sessions.get_mut(&ix).filter(ready) else { return };
+        session.roots_changed = false;
+        let body = mcp_wire::notification(method::NOTIFICATIONS_ROOTS_LIST_CHANGED, None);
+        self.start(ix, Purpose::Aside(None), Verb::Post(body), None);
     }
 
     /// The message of the session goes to whom it belongs: the call whose progress it is, or the stream's.

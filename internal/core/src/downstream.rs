@@ -409,8 +409,9 @@ impl Hub {
         match message.method() {
             Some(method::NOTIFICATIONS_CANCELLED) => self.on_cancelled(link, message),
             Some(method::NOTIFICATIONS_PROGRESS) => self.on_ask_progress(link, message),
-            // Ours was sent once; roots are not declared.
-            Some(method::NOTIFICATIONS_INITIALIZED | method::NOTIFICATIONS_ROOTS_LIST_CHANGED) | None => {}
+            // Ours was sent once.
+            Some(method::NOTIFICATIONS_INITIALIZED) | None => {}
+            Some(method::NOTIFICATIONS_ROOTS_LIST_CHANGED) => self.pass_roots_change(link),
             Some(_) => self.pass_aside(link, message),
         }
     }

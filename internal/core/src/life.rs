@@ -286,6 +286,7 @@ impl Hub {
         // Also with none left: the last one may have ended while the session was not ready.
         self.later.push(Later::Chores(ix));
         let waiting = std::mem::take(&mut session.waiting);
+        self.tell_roots_change(ix);
         // What was answered before they came is not overtaken by them.
         self.pump_lanes(ix);
         for call in waiting {

@@ -168,6 +168,8 @@ pub(crate) struct Session {
     pub(crate) standalone_since: Option<Mono>,
     pub(crate) cursor_written: Option<Mono>,
     pub(crate) keepalive: Option<TimerId>,
+    /// The roots of its client are other ones than its server was told of.
+    pub(crate) roots_changed: bool,
     /// When a session of one client is looked at again.
     pub(crate) grace: Option<TimerId>,
     /// The last write of times only, so that a busy session does not write its record for each call.
@@ -229,6 +231,7 @@ impl Session {
             standalone_since: None,
             cursor_written: None,
             keepalive: None,
+            roots_changed: false,
             grace: None,
             times_written: None,
         }

@@ -379,3 +379,20 @@ fn pages_out_of_what_is_kept_are_remembered_too() {
     let old = w.ask(b, LIST, r#"{"cursor":"n1"}"#);
     assert!(w.text(b, old).contains("-32602"));
 }
+
+/// A server whose cursor never moves on is its client's affair: each page is asked for when a client wants it, and
+/// nobody here follows cursors (B44).
+#[test]
+fn a_cursor_that_does_not_move_on_makes_no_loop() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.upstream.list_result = Some(r#"{"tools":[],"nextCursor":"0"}"#);
+    w.list(client, "tools/list");
+    for asked in 2..=4 {
+        let page = w.ask(client, "tools/list", r#"{"cursor":"0"}"#);
+        assert!(w.text(client, page).contains(r#""nextCursor":"0""#));
+        assert!(w.sent("tools/list") <= asked);
+        w.advance(60_000);
+        assert!(w.sent("tools/list") <= asked, "asked without a client");
+    }
+}

@@ -235,3 +235,54 @@ fn a_drain_ends_none() {
     w.advance(100 * MINUTE);
     assert_eq!((w.upstream.deleted, w.disk.records().len()), (0, 1));
 }
+
+const ROOTS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#;
+
+/// A session of one's own has declared its client's roots, so its server hears when they change; also when it could
+/// not be told at once, and without other words being sent for that.
+#[test]
+fn a_change_of_roots_reaches_the_clients_own_server() {
+    let changes = |w: &World| w.sent("notifications/roots/list_changed");
+    let mut w = world(own());
+    let (client, other) = (joined(&mut w), joined(&mut w));
+    w.call(client);
+    w.call(other);
+    w.tell(client, ROOTS_CHANGED);
+    assert_eq!(changes(&w), 1);
+    let (_, open) = w.started.last().unwrap();
+    assert_eq!(open.spec.session.as_ref().unwrap().expose(), "s1", "in the session of its client");
+    // In a pause of the server: when it is over.
+    w.upstream.rule("tools/call", Answer::Status(429, ""));
+    w.call(client);
+    w.tell(client, ROOTS_CHANGED);
+    w.tell(client, ROOTS_CHANGED);
+    w.advance(3_000);
+    w.call(client);
+    assert_eq!(changes(&w), 2, "both at once");
+    w.upstream.rule("tools/call", Answer::NeverWritten);
+    w.upstream.rule("tools/call", Answer::NeverWritten);
+    w.call(client);
+    w.advance(100);
+    w.tell(client, ROOTS_CHANGED);
+    let before = changes(&w);
+    w.advance(30_000);
+    w.call(client);
+    assert_eq!(changes(&w), before + 1, "told once it is reached again");
+    // In the next process: with the next call.
+    w.kill(9);
+    w.tell(client, ROOTS_CHANGED);
+    let before = changes(&w);
+    let call = w.call(client);
+    assert_eq!((w.outcome(client, call).as_str(), changes(&w)), ("ok", before + 1));
+    assert_eq!(w.upstream.minted, 2);
+}
+
+#[test]
+fn a_shared_session_says_nothing_of_roots() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.call(client);
+    w.tell(client, ROOTS_CHANGED);
+    w.call(client);
+    assert_eq!(w.sent("notifications/roots/list_changed"), 0);
+}
