@@ -1,6 +1,7 @@
 //! Between the daemon and its upstreams, and between slow clients and the others.
 
 mod authority;
+mod descriptors;
 mod slow;
 
 use evermux_testkit::{Fault, Harness, HttpClient, Matching, Script};

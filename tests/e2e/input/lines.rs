@@ -227,3 +227,24 @@ fn deep_nesting_breaks_nothing() {
     }
     bystander.check(&harness, &upstream);
 }
+
+/// Whoever started the shim was killed: nothing reads its stdout any more. It ends by itself, also where its stdin is
+/// held open by somebody else, and its link with it (B60).
+#[test]
+fn a_shim_that_nobody_reads_ends() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let bystander = Bystander::arrive(&harness, &upstream);
+    let mut command = harness.command(&["connect", "up"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut shim = command.spawn().unwrap();
+    let mut stdin = shim.stdin.take().unwrap();
+    drop(shim.stdout.take());
+    stdin.write_all(format!("{GREETING}\n").as_bytes()).unwrap();
+    let ended = poll_until(PATIENCE, || shim.try_wait().unwrap());
+    shim.kill().ok();
+    shim.wait().unwrap();
+    assert_eq!(ended.expect("it lives on").code(), Some(0));
+    harness.wait_status(PATIENCE, |status| (status["sessions"][0]["links"] == 1).then_some(()));
+    drop(stdin);
+    bystander.check(&harness, &upstream);
+}

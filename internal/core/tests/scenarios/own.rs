@@ -286,3 +286,22 @@ fn a_shared_session_says_nothing_of_roots() {
     w.call(client);
     assert_eq!(w.sent("notifications/roots/list_changed"), 0);
 }
+
+/// A kill came before the DELETE was answered: the next process makes up for it, once, and nothing resumes the session.
+#[test]
+fn an_end_that_a_kill_cut_off_is_made_up_for() {
+    let mut w = world(own());
+    let client = joined(&mut w);
+    w.call(client);
+    w.end_link(client);
+    w.upstream.rule("DELETE", Answer::Facts(vec![]));
+    w.advance(10 * MINUTE + 1_000);
+    assert_eq!((w.sent("DELETE"), w.upstream.deleted), (1, 0));
+    w.kill(9);
+    w.advance(60 * MINUTE);
+    assert_eq!((w.sent("DELETE"), w.upstream.deleted, w.sent("initialize")), (2, 1, 1));
+    assert!(w.disk.records().is_empty());
+    w.kill(9);
+    w.advance(60 * MINUTE);
+    assert_eq!(w.sent("DELETE"), 2);
+}
