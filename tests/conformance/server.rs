@@ -187,12 +187,17 @@ fn rust_over_stdio() {
     over_stdio(Fixture::Rust);
 }
 
-/// Clients of the revision before, on a server that speaks the newer one.
+/// Clients of an older revision, on a server that speaks the newer one.
 #[test]
-fn the_revision_before() {
+fn older_revisions() {
     let Some(world) = World::start(Fixture::TypeScript) else { return };
     world.harness.start_daemon();
     let relay = world.relay();
-    let arguments = ["--suite", "active", "--spec-version", "2025-06-18"];
-    world.judge(&relay.url_of(&format!("/mcp/{NAME}")), &arguments, &[], &["tools-call-elicitation"]);
+    let url = relay.url_of(&format!("/mcp/{NAME}"));
+    let active = ["--suite", "active", "--spec-version", "2025-06-18"];
+    world.judge(&url, &active, &[], &["tools-call-elicitation"]);
+    let lifecycle = ["--scenario", "server-session-lifecycle", "--spec-version", "2025-03-26"];
+    world.judge(&url, &lifecycle, &[], &["server-session-lifecycle"]);
+    let adapter = world.adapter();
+    world.judge(&adapter.url(), &active, &[], &["tools-call-elicitation"]);
 }
