@@ -7,6 +7,7 @@
 mod figures;
 mod judge;
 mod pace;
+mod plain;
 mod worker;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,12 +19,15 @@ use nix::sys::signal::Signal;
 
 use self::figures::{Sample, check_flat};
 use self::pace::Pace;
+use self::plain::Plain;
 use self::worker::{URIS, Worker};
 use crate::support::{PATIENCE, with_upstream};
 
 /// Calls a second, over all clients.
 const RATE: u32 = 200;
-const SHIMS: usize = 6;
+const SHIMS: usize = 5;
+/// HTTP clients on the loopback port.
+const PLAIN: usize = 3;
 /// How long a daemon lives.
 const LIFE: Duration = Duration::from_secs(20);
 /// How long after its start it has what it needs.
@@ -136,8 +140,11 @@ fn check_heard(workers: &[Worker], upstream: &Upstream) {
 #[test]
 fn a_steady_load_over_many_kills_loses_nothing_and_leaves_nothing() {
     let (harness, upstream) = with_upstream(Script::default());
+    // Any port: each daemon may have another one, and clients find it as they do after a restart.
+    harness.append_config("[http]\nlisten = \"127.0.0.1:0\"\n");
     let pace = Pace::new(RATE);
     let mut workers: Vec<Worker> = (0..SHIMS).map(|name| Worker::new(name, harness.connect("up"))).collect();
+    let mut plain: Vec<Plain<'_>> = (0..PLAIN).map(|name| Plain::new(&harness, name)).collect();
     let (all, last) = lengths();
     let until = Instant::now() + all;
     let mut warden = Warden {
@@ -154,7 +161,10 @@ fn a_steady_load_over_many_kills_loses_nothing_and_leaves_nothing() {
         for worker in &mut workers {
             scope.spawn(|| worker.work(&pace));
         }
-        pace.begin(SHIMS);
+        for client in &mut plain {
+            scope.spawn(|| client.work(&pace));
+        }
+        pace.begin(SHIMS + PLAIN);
         while Instant::now() + last < until {
             warden.live(LIFE);
             warden.kill();
@@ -164,6 +174,6 @@ fn a_steady_load_over_many_kills_loses_nothing_and_leaves_nothing() {
     check_heard(&workers, &upstream);
     let Warden { samples, kills, .. } = warden;
     figures::show(&samples);
-    judge::check(&workers, &upstream, &kills);
+    judge::check(&workers, &plain, &upstream, &kills);
     check_flat(&samples);
 }

@@ -8,34 +8,30 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evermux_config::ConfigError;
-use evermux_core::class::Class;
 use evermux_core::input::{Delivery, Input, Sender, StreamId};
-use evermux_core::names::{Seq, UpstreamName};
+use evermux_core::names::UpstreamName;
 use evermux_core::seal::Sealer;
 use evermux_store::StateDir;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
+    CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
 };
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Collected, Either, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use mcp_wire::{Message, Segments, method};
+use mcp_wire::Segments;
 use tokio::sync::oneshot;
 
-use crate::batch;
+use crate::batch::Member;
 use crate::body::{Head, Queues, Sink, encode};
 use crate::control;
 use crate::events::EventBody;
 use crate::guard::{Guard, Refusal};
-use crate::head;
 use crate::inbox::{Inbox, Told};
 use crate::keeper::Keeper;
 use crate::port::Port;
+use crate::request::{self, Body};
 
 pub(crate) type Reply = Response<Either<EventBody, Full<Bytes>>>;
-
-/// The number that a shim gives to each of its messages.
-const SEQ: &str = "evermux-seq";
 
 /// Which listener a request came in by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,41 +95,20 @@ impl Face {
 
     async fn serve_mcp(&self, via: Via, name: &str, request: Request<Incoming>) -> Reply {
         let (parts, body) = request.into_parts();
-        // A number says that it is a shim, which is of this build or another one and always right.
-        if !(via == Via::Socket && parts.headers.contains_key(SEQ))
-            && let Err(head::Fault(status, text)) = head::check(&parts.method, &parts.headers)
-        {
-            let mut reply = malformed(status, text);
-            if status == StatusCode::METHOD_NOT_ALLOWED {
-                reply.headers_mut().insert(ALLOW, HeaderValue::from_static(head::ALLOWED));
-            }
-            return reply;
-        }
-        let delivery = match self.delivery(via, &parts.headers) {
-            Ok(delivery) => delivery,
+        let (from, delivery) = match request::examine(via, &self.sealer, &parts.method, &parts.headers) {
+            Ok(examined) => examined,
             Err(reply) => return *reply,
         };
-        let revision = revision(&parts.headers);
-        if parts.method != Method::POST
-            && let Err(reply) = revision
-        {
-            return *reply;
-        }
         self.keeper.ensure(name).await;
-        let (upstream, from) = (UpstreamName::from(name), self.sender(&parts.headers));
+        let upstream = UpstreamName::from(name);
         let (stream, comments) = (self.stream(), self.comments(via));
         match parts.method {
             Method::POST => {
-                let post = Post { via, upstream, from, delivery, revision };
+                let post = Post { via, upstream, from, delivery, headers: parts.headers };
                 self.post(stream, post, body).await.unwrap_or_else(|reply| *reply)
             }
             Method::GET => {
                 let after = delivery.after;
-                if after.is_none() && is_plain(&from) && parts.headers.contains_key("last-event-id") {
-                    // Taken for none, its client would wait on a GET stream for the answer to a call.
-                    let text = "the Last-Event-ID is no event id of this session";
-                    return malformed(StatusCode::BAD_REQUEST, text);
-                }
                 self.ask(comments, stream, Input::Listening { stream, upstream, from, after }).await
             }
             _ => self.ask(comments, stream, Input::LinkEnded { stream, upstream, from }).await,
@@ -142,35 +117,20 @@ impl Face {
 
     async fn post(&self, stream: StreamId, post: Post, body: Incoming) -> Result<Reply, Box<Reply>> {
         let bytes = self.read(post.via, body).await?;
-        if batch::is_batch(&bytes) {
-            return self.post_batch(post, bytes).await;
-        }
-        let message = Message::parse(bytes).map_err(|error| {
-            let body = mcp_wire::error(error.request_id(), error.code(), &error.to_string(), None);
-            Box::new(plain(StatusCode::BAD_REQUEST, body))
-        })?;
-        let Post { via, upstream, from, delivery, revision } = post;
-        // What they are about is which revisions there are: they may name one that is not served.
-        if !matches!(message.method(), Some(method::SERVER_DISCOVER | method::INITIALIZE)) {
-            revision?;
-        }
+        let most = self.keeper.config().limits.batch;
+        let message = match request::read(&post.from, &post.headers, bytes, most)? {
+            Body::One(message) => message,
+            Body::Batch(members) => return self.post_batch(post, members).await,
+        };
+        let Post { via, upstream, from, delivery, .. } = post;
         self.await_identity(&upstream, &from).await;
         let input = Input::Posted { stream, upstream, from, message, delivery };
         Ok(self.ask(self.comments(via), stream, input).await)
     }
 
     /// Every member is a message of its own, in their order; what answers them is one stream.
-    async fn post_batch(&self, post: Post, bytes: Bytes) -> Result<Reply, Box<Reply>> {
-        let Post { via, upstream, from, revision, .. } = post;
-        revision?;
-        if !matches!(&from, Sender::Link(claim) if claim.version == batch::REVISION) {
-            let text = "a message must be one JSON object; arrays are taken in 2025-03-26 sessions only";
-            return Err(Box::new(malformed(StatusCode::BAD_REQUEST, text)));
-        }
-        let most = self.keeper.config().limits.batch;
-        let members = batch::split(&bytes, most).map_err(|batch::Refused(code, text)| {
-            Box::new(plain(StatusCode::BAD_REQUEST, mcp_wire::error(None, code, &text, None)))
-        })?;
+    async fn post_batch(&self, post: Post, members: Vec<Member>) -> Result<Reply, Box<Reply>> {
+        let Post { via, upstream, from, .. } = post;
         self.await_identity(&upstream, &from).await;
         // All of them before the first answer: they are for the core what a client sends without waiting.
         let taken: Vec<Result<Waiting<'_>, Bytes>> = members
@@ -248,34 +208,6 @@ impl Face {
         if via == Via::Tcp { self.keeper.config().http?.keepalive } else { None }
     }
 
-    fn sender(&self, headers: &HeaderMap) -> Sender {
-        match headers.get(&mcp_http::SESSION_ID) {
-            None => Sender::Unknown,
-            Some(id) => match id.to_str().ok().and_then(|id| self.sealer.open_link(id)) {
-                Some(claim) => Sender::Link(claim),
-                None => Sender::Foreign,
-            },
-        }
-    }
-
-    /// How a message came. A number that cannot be read is refused: taken for none, its message could run twice.
-    /// On TCP only `evermux connect` could have written one, and it does not come that way: there they are ignored.
-    fn delivery(&self, via: Via, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
-        let number =
-            |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
-        let after = headers.get("last-event-id").and_then(|id| self.sealer.open_event(id.to_str().ok()?));
-        if via == Via::Tcp {
-            return Ok(Delivery { after, ..Delivery::default() });
-        }
-        Ok(Delivery {
-            seq: checked(headers, "Evermux-Seq", "a whole number", number)?.map(Seq),
-            ack: checked(headers, "Evermux-Ack", "a whole number", number)?.map(Seq),
-            after,
-            identity: checked(headers, "Evermux-Identity", "32 hex digits", |text| text.parse().ok())?,
-            batched: false,
-        })
-    }
-
     /// Hands a request to the reactor and waits for its head. A client that goes away before is told of too.
     async fn ask(&self, comments: Option<Duration>, stream: StreamId, input: Input) -> Reply {
         reply(self.hand_in(stream, input).head().await, comments)
@@ -296,14 +228,7 @@ struct Post {
     upstream: UpstreamName,
     from: Sender,
     delivery: Delivery,
-    revision: Result<(), Box<Reply>>,
-}
-
-/// Transports, "Protocol Version Header" (2025-06-18): an unknown one must get 400.
-fn revision(headers: &HeaderMap) -> Result<(), Box<Reply>> {
-    let known = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
-    let form = "a revision that is served (2025-03-26 to 2025-11-25)";
-    checked(headers, "MCP-Protocol-Version", form, known).map(|_| ())
+    headers: HeaderMap,
 }
 
 fn reply(head: Option<Head>, comments: Option<Duration>) -> Reply {
@@ -319,28 +244,6 @@ fn reply(head: Option<Head>, comments: Option<Duration>) -> Reply {
         }
         None => malformed(StatusCode::SERVICE_UNAVAILABLE, "evermux is ending"),
     }
-}
-
-/// The value of a header that may be absent, but not of another form.
-fn checked<T>(
-    headers: &HeaderMap,
-    name: &'static str,
-    form: &str,
-    parse: impl Fn(&str) -> Option<T>,
-) -> Result<Option<T>, Box<Reply>> {
-    let mut values = headers.get_all(name).iter();
-    let value = match (values.next(), values.next()) {
-        (None, _) => return Ok(None),
-        (Some(value), None) => value.to_str().ok().and_then(parse),
-        (Some(_), Some(_)) => None,
-    };
-    value.map(Some).ok_or_else(|| {
-        Box::new(malformed(StatusCode::BAD_REQUEST, &format!("the header {name} must be {form}, once")))
-    })
-}
-
-fn is_plain(from: &Sender) -> bool {
-    matches!(from, Sender::Link(claim) if claim.class.has(Class::PLAIN))
 }
 
 /// A request that has no head yet.
@@ -392,7 +295,7 @@ pub(crate) fn plain(status: StatusCode, body: Bytes) -> Reply {
     reply
 }
 
-fn refused(refusal: Refusal) -> Reply {
+pub(crate) fn refused(refusal: Refusal) -> Reply {
     let mut reply = malformed(refusal.status(), refusal.text());
     if refusal == Refusal::Token {
         // No `resource_metadata`: there is no authorization server to go to (contract, "Endpoints").
@@ -401,6 +304,6 @@ fn refused(refusal: Refusal) -> Reply {
     reply
 }
 
-fn malformed(status: StatusCode, text: &str) -> Reply {
+pub(crate) fn malformed(status: StatusCode, text: &str) -> Reply {
     plain(status, mcp_wire::error(None, mcp_wire::code::INVALID_REQUEST, text, None))
 }

@@ -5,6 +5,8 @@
 
 mod accept;
 mod admission;
+#[doc(hidden)]
+pub mod bare;
 mod batch;
 mod body;
 mod control;
@@ -22,6 +24,7 @@ mod log;
 mod network;
 mod port;
 mod reactor;
+mod request;
 mod scrub;
 mod sleep;
 mod socket;

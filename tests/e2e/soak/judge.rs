@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evermux_testkit::{Entry, Upstream};
 
+use super::plain::Plain;
 use super::worker::{MOST_OUT, Told, Worker};
-use super::{Kills, SHIMS};
+use super::{Kills, PLAIN, SHIMS};
 
 /// Where a call stands in the server's journal.
 type Arrivals = BTreeMap<String, Vec<u64>>;
 
 /// Panics if anything was lost, came twice, or cost a handshake.
-pub(super) fn check(workers: &[Worker], upstream: &Upstream, kills: &Kills) {
+pub(super) fn check(workers: &[Worker], plain: &[Plain<'_>], upstream: &Upstream, kills: &Kills) {
     let journal = upstream.journal();
     let mut arrivals = check_rules(&journal);
     let (mut answered, mut unknown) = (0, 0);
-    for (mark, told) in workers.iter().flat_map(|worker| &worker.told) {
+    let of_shims = workers.iter().flat_map(|worker| &worker.told);
+    for (mark, told) in of_shims.chain(plain.iter().flat_map(|client| &client.told)) {
         let came = arrivals.remove(mark).unwrap_or_default();
         match told {
             Told::Answered => {
@@ -37,12 +39,13 @@ pub(super) fn check(workers: &[Worker], upstream: &Upstream, kills: &Kills) {
     let unfinished = |worker: &Worker| worker.unknown_after_progress();
     let lost: Vec<String> = workers.iter().flat_map(unfinished).collect();
     let jumps: usize = workers.iter().map(|worker| check_worker(worker, kills.len())).sum();
-    let kills = kills.len();
+    let (kills, returned) = (kills.len(), plain.iter().map(|client| client.returned).sum::<usize>());
     eprintln!(
-        "{answered} answered, {unknown} unknown, {carried} replays, {kills} kills, {jumps} repeats of news"
+        "{answered} answered, {unknown} unknown, {carried} replays, {returned} taken up over HTTP, {kills} kills, {jumps} repeats of news"
     );
     // Who has heard of a call has something to come back with.
     assert!(lost.is_empty(), "unknown, though progress had come: {lost:?}");
+    assert!(returned > 0, "no HTTP client came back to a call");
     assert!(carried >= kills, "{carried} calls lived on over {kills} kills");
 }
 
@@ -71,7 +74,7 @@ fn check_rules(journal: &[Entry]) -> Arrivals {
 /// read, or what the kernel had taken of it came after, or it never came.
 fn check_unknown(mark: &str, came: &[u64], kills: &Kills) {
     assert!(came.len() <= 1, "{mark} came as {came:?}");
-    let most_out = ((MOST_OUT + 2) * SHIMS) as u64;
+    let most_out = ((MOST_OUT + 2) * SHIMS + PLAIN) as u64;
     for at in came {
         let near = |(before, gone): &(u64, u64)| *at + most_out >= *before && *at <= *gone + most_out;
         assert!(kills.iter().any(near), "{mark} came as {at} and is unknown; kills: {kills:?}");

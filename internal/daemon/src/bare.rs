@@ -1,0 +1,86 @@
+//! The face without sockets and tasks: a request in, what would be done about it out. For the fuzzer and the replay of
+//! what it found.
+
+use bytes::Bytes;
+use evermux_core::input::{Delivery, Sender};
+use evermux_core::seal::Sealer;
+use http::{HeaderMap, Method, Uri};
+use http_body_util::Either;
+use mcp_wire::Message;
+
+use crate::downstream::{Reply, Via, refused};
+use crate::guard::Guard;
+use crate::request::{self, Body};
+
+/// A request as it comes from a client.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// It came by the loopback port; else by the owner's socket.
+    pub tcp: bool,
+    /// Its method.
+    pub method: Method,
+    /// Its target.
+    pub target: Uri,
+    /// Its header fields.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// What becomes of it.
+#[derive(Debug)]
+pub enum Judgement {
+    /// Answered at once.
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// The answer's body; none after the head of an event stream.
+        body: Option<Bytes>,
+    },
+    /// No business of an upstream: the path is another one.
+    Elsewhere,
+    /// Handed to the core.
+    Taken {
+        /// Whose it is.
+        from: Sender,
+        /// How it came.
+        delivery: Delivery,
+        /// The messages of a POST, or the errors that answer them; none for other methods.
+        messages: Vec<Result<Message, Bytes>>,
+    },
+}
+
+/// Says what becomes of a request, under this token for TCP; a batch may have `most` messages.
+pub fn judge(request: Request, token: &str, sealer: &Sealer, most: usize) -> Judgement {
+    let Request { tcp, method, target, headers, body } = request;
+    let via = if tcp { Via::Tcp } else { Via::Socket };
+    if tcp && let Err(refusal) = Guard::new(token).check(&target, &headers) {
+        return refusal_of(refused(refusal));
+    }
+    if !target.path().starts_with("/mcp/") {
+        return Judgement::Elsewhere;
+    }
+    let (from, delivery) = match request::examine(via, sealer, &method, &headers) {
+        Ok(examined) => examined,
+        Err(reply) => return refusal_of(*reply),
+    };
+    if method != Method::POST {
+        return Judgement::Taken { from, delivery, messages: Vec::new() };
+    }
+    let messages = match request::read(&from, &headers, body, most) {
+        Ok(Body::One(message)) => vec![Ok(message)],
+        Ok(Body::Batch(members)) => members,
+        Err(reply) => return refusal_of(*reply),
+    };
+    Judgement::Taken { from, delivery, messages }
+}
+
+fn refusal_of(reply: Reply) -> Judgement {
+    let status = reply.status().as_u16();
+    let body = match reply.into_body() {
+        Either::Left(_) => None,
+        // A body of one piece has it at once.
+        Either::Right(body) => body.into_inner(),
+    };
+    Judgement::Refused { status, body }
+}

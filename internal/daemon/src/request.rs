@@ -1,0 +1,141 @@
+//! What one request says, from its head and its body alone: who sent it, how it came, which messages it holds. Here is
+//! everything that a byte from outside meets first, without a socket or a task around it, so that a fuzzer can come to
+//! all of it.
+
+use bytes::Bytes;
+use evermux_core::class::Class;
+use evermux_core::input::{Delivery, Sender};
+use evermux_core::names::Seq;
+use evermux_core::seal::Sealer;
+use http::header::{ALLOW, HeaderMap, HeaderValue};
+use http::{Method, StatusCode};
+use mcp_wire::{Message, method};
+
+use crate::batch::{self, Member};
+use crate::downstream::{Reply, Via, malformed, plain};
+use crate::head;
+
+/// The number that a shim gives to each of its messages.
+const SEQ: &str = "evermux-seq";
+const EVENT_ID: &str = "last-event-id";
+
+/// What stands in the body of a POST.
+#[derive(Debug)]
+pub(crate) enum Body {
+    One(Message),
+    Batch(Vec<Member>),
+}
+
+/// Reads a head, or refuses it.
+pub(crate) fn examine(
+    via: Via,
+    sealer: &Sealer,
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<(Sender, Delivery), Box<Reply>> {
+    // A number says that it is a shim, which is of this build or another one and always right.
+    if !(via == Via::Socket && headers.contains_key(SEQ))
+        && let Err(head::Fault(status, text)) = head::check(method, headers)
+    {
+        let mut reply = malformed(status, text);
+        if status == StatusCode::METHOD_NOT_ALLOWED {
+            reply.headers_mut().insert(ALLOW, HeaderValue::from_static(head::ALLOWED));
+        }
+        return Err(Box::new(reply));
+    }
+    if *method != Method::POST {
+        check_revision(headers)?;
+    }
+    let (from, delivery) = (sender(sealer, headers), delivery(via, sealer, headers)?);
+    let lost = delivery.after.is_none() && is_plain(&from) && headers.contains_key(EVENT_ID);
+    if *method == Method::GET && lost {
+        // Taken for none, its client would wait on a GET stream for the answer to a call.
+        let text = "the Last-Event-ID is no event id of this session";
+        return Err(Box::new(malformed(StatusCode::BAD_REQUEST, text)));
+    }
+    Ok((from, delivery))
+}
+
+/// Reads the body of a POST, or refuses it; a batch of `most` messages at most.
+pub(crate) fn read(
+    from: &Sender,
+    headers: &HeaderMap,
+    bytes: Bytes,
+    most: usize,
+) -> Result<Body, Box<Reply>> {
+    if !batch::is_batch(&bytes) {
+        let message = Message::parse(bytes).map_err(|error| {
+            let body = mcp_wire::error(error.request_id(), error.code(), &error.to_string(), None);
+            Box::new(plain(StatusCode::BAD_REQUEST, body))
+        })?;
+        // What these are about is which revisions there are: they may name one that is not served.
+        if !matches!(message.method(), Some(method::SERVER_DISCOVER | method::INITIALIZE)) {
+            check_revision(headers)?;
+        }
+        return Ok(Body::One(message));
+    }
+    check_revision(headers)?;
+    if !matches!(from, Sender::Link(claim) if claim.version == batch::REVISION) {
+        let text = "a message must be one JSON object; arrays are taken in 2025-03-26 sessions only";
+        return Err(Box::new(malformed(StatusCode::BAD_REQUEST, text)));
+    }
+    batch::split(&bytes, most).map(Body::Batch).map_err(|batch::Refused(code, text)| {
+        Box::new(plain(StatusCode::BAD_REQUEST, mcp_wire::error(None, code, &text, None)))
+    })
+}
+
+fn sender(sealer: &Sealer, headers: &HeaderMap) -> Sender {
+    match headers.get(&mcp_http::SESSION_ID) {
+        None => Sender::Unknown,
+        Some(id) => match id.to_str().ok().and_then(|id| sealer.open_link(id)) {
+            Some(claim) => Sender::Link(claim),
+            None => Sender::Foreign,
+        },
+    }
+}
+
+fn is_plain(from: &Sender) -> bool {
+    matches!(from, Sender::Link(claim) if claim.class.has(Class::PLAIN))
+}
+
+/// How a message came. A number that cannot be read is refused: taken for none, its message could run twice.
+/// On TCP only `evermux connect` could have written one, and it does not come that way: there they are ignored.
+fn delivery(via: Via, sealer: &Sealer, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
+    let after = headers.get(EVENT_ID).and_then(|id| sealer.open_event(id.to_str().ok()?));
+    if via == Via::Tcp {
+        return Ok(Delivery { after, ..Delivery::default() });
+    }
+    Ok(Delivery {
+        seq: checked(headers, "Evermux-Seq", "a whole number", number)?.map(Seq),
+        ack: checked(headers, "Evermux-Ack", "a whole number", number)?.map(Seq),
+        after,
+        identity: checked(headers, "Evermux-Identity", "32 hex digits", |text| text.parse().ok())?,
+        batched: false,
+    })
+}
+
+/// Transports, "Protocol Version Header" (2025-06-18): an unknown one must get 400.
+fn check_revision(headers: &HeaderMap) -> Result<(), Box<Reply>> {
+    let known = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
+    let served = "a revision that is served (2025-03-26 to 2025-11-25)";
+    checked(headers, "MCP-Protocol-Version", served, known).map(|_| ())
+}
+
+/// The value of a header that may be absent, but not of another form.
+fn checked<T>(
+    headers: &HeaderMap,
+    name: &'static str,
+    form: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, Box<Reply>> {
+    let mut values = headers.get_all(name).iter();
+    let value = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => value.to_str().ok().and_then(parse),
+        (Some(_), Some(_)) => None,
+    };
+    value.map(Some).ok_or_else(|| {
+        Box::new(malformed(StatusCode::BAD_REQUEST, &format!("the header {name} must be {form}, once")))
+    })
+}
