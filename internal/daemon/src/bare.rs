@@ -44,7 +44,7 @@ pub enum Judgement {
         /// Whose it is.
         from: Sender,
         /// How it came.
-        delivery: Delivery,
+        delivery: Box<Delivery>,
         /// The messages of a POST, or the errors that answer them; none for other methods.
         messages: Vec<Result<Message, Bytes>>,
     },
@@ -65,14 +65,14 @@ pub fn judge(request: Request, token: &str, sealer: &Sealer, most: usize) -> Jud
         Err(reply) => return refusal_of(*reply),
     };
     if method != Method::POST {
-        return Judgement::Taken { from, delivery, messages: Vec::new() };
+        return Judgement::Taken { from, delivery: Box::new(delivery), messages: Vec::new() };
     }
     let messages = match request::read(&from, &headers, body, most) {
         Ok(Body::One(message)) => vec![Ok(message)],
         Ok(Body::Batch(members)) => members,
         Err(reply) => return refusal_of(*reply),
     };
-    Judgement::Taken { from, delivery, messages }
+    Judgement::Taken { from, delivery: Box::new(delivery), messages }
 }
 
 fn refusal_of(reply: Reply) -> Judgement {
