@@ -30,8 +30,6 @@ const SHIMS: usize = 5;
 const PLAIN: usize = 3;
 /// How long a daemon lives.
 const LIFE: Duration = Duration::from_secs(20);
-/// How long after its start it has what it needs.
-const WARM: Duration = Duration::from_secs(5);
 /// How long before its end it is looked at: time enough for calls of every age to be out again.
 const LAST: Duration = Duration::from_secs(4);
 
@@ -61,7 +59,8 @@ impl Warden<'_> {
     /// The life of one daemon: warm, looked at, used, looked at.
     fn live(&mut self, life: Duration) {
         let began = Instant::now();
-        self.talk_until(began + WARM);
+        // By then it has what it needs.
+        self.talk_until(began + life / 3);
         let warm = self.look();
         self.talk_until(began + life - LAST);
         self.samples.push((warm, self.look()));

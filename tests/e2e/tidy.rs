@@ -188,7 +188,7 @@ fn has_test(text: &str, name: &str) -> bool {
 }
 
 /// Pauses in tests that are no waits, by file: nothing is taken for done because one is over.
-const PAUSES: [(&str, &str); 6] = [
+const PAUSES: [(&str, &str); 7] = [
     ("cmd/evermux/tests/connect/shim.rs", "between two looks, of `until` with its deadline"),
     ("internal/daemon/src/reactor/tests.rs", "between two looks, of `until` with its deadline"),
     (
@@ -197,6 +197,10 @@ const PAUSES: [(&str, &str); 6] = [
     ),
     ("pkgs/mcp-http/tests/pool.rs", "calls at scattered moments, so that some meet a close"),
     ("tests/bench/src/targets.rs", "between two looks, with a deadline; a tool, no test"),
+    (
+        "tests/e2e/soak/pace.rs",
+        "until the next call is due: it says how fast to go, and nothing is done because of it",
+    ),
     ("tests/peers/src/server.rs", "a tool that takes its time"),
 ];
 
@@ -208,7 +212,7 @@ fn no_test_sleeps_and_none_is_left_out() {
         .into_iter()
         .filter(|(path, _)| is_test(path) && !path.ends_with(me))
         .filter(|(path, text)| {
-            let waits = text.contains("time::sleep(") && !pauses(path);
+            let waits = (text.contains("time::sleep(") || text.contains("park_timeout(")) && !pauses(path);
             waits || text.contains("thread::sleep(") || text.contains("#[ignore")
         })
         .map(|(path, _)| path.display().to_string())

@@ -7,7 +7,7 @@ use evermux_testkit::Harness;
 
 /// In KiB over one daemon's life: what an allocator may keep back. The longest life has tens of thousands of calls, of
 /// which none may keep more than a hundred bytes or so.
-const MEMORY_SLACK: u64 = 4 * 1024;
+const MEMORY_SLACK: u64 = 3 * 1024;
 /// Connections that are kept open for the next calls.
 const DESCRIPTOR_SLACK: usize = 48;
 /// One session, one record.

@@ -2,6 +2,8 @@
 //! it says and no more; on TCP for who has the token and is no web page. One function for the fuzzer and for the
 //! replay on stable.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use bytes::Bytes;
 use evermux_core::class::Class;
 use evermux_core::input::{Delivery, Sender};
@@ -100,13 +102,13 @@ fn check_way_in(request: &Request, delivery: &Delivery) {
     };
     if request.tcp {
         let [host] = all("host")[..] else { panic!("{} hosts", all("host").len()) };
-        let host = String::from_utf8_lossy(host).to_ascii_lowercase();
-        assert!(["localhost", "127.", "[::1]", "[0"].iter().any(|start| host.starts_with(start)), "{host}");
-        assert!(!host.contains('@'), "{host}");
+        assert!(is_here(&String::from_utf8_lossy(host)), "{}", String::from_utf8_lossy(host));
         let [token] = all("authorization")[..] else { panic!("not one token") };
         assert!(token.trim_ascii_end().ends_with(TOKEN.as_bytes()));
         for origin in all("origin") {
-            assert!(origin.to_ascii_lowercase().starts_with(b"http"), "{origin:?}");
+            let origin = String::from_utf8_lossy(origin).to_ascii_lowercase();
+            let host = origin.strip_prefix("http").map(|rest| rest.strip_prefix('s').unwrap_or(rest));
+            assert!(host.and_then(|rest| rest.strip_prefix("://")).is_some_and(is_here), "{origin}");
         }
         let marks = (delivery.seq, delivery.ack, delivery.identity);
         assert_eq!(marks, (None, None, None), "a header of the shim's counts on TCP");
@@ -115,6 +117,19 @@ fn check_way_in(request: &Request, delivery: &Delivery) {
         let [kind] = all("content-type")[..] else { panic!("not one content type") };
         assert!(kind.trim_ascii_start().to_ascii_lowercase().starts_with(b"application/json"));
     }
+}
+
+/// A name or address of this machine, with or without a port.
+fn is_here(host: &str) -> bool {
+    let host = host.trim_ascii();
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let v6 = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    v6.is_some_and(|v6| v6.parse() == Ok(Ipv6Addr::LOCALHOST))
+        || name.eq_ignore_ascii_case("localhost")
+        || name.parse::<Ipv4Addr>().is_ok_and(|v4| v4.is_loopback())
 }
 
 /// Names count as they were sealed, and only those.
