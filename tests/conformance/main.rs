@@ -11,6 +11,5 @@
 
 mod adapter;
 mod client;
-mod rules;
 mod server;
 mod suite;

@@ -4,6 +4,7 @@ mod access;
 mod batches;
 mod life;
 mod limits;
+mod resume;
 
 use std::fs;
 use std::net::SocketAddr;

@@ -6,13 +6,13 @@ use evermux_testkit::wait::poll_until;
 
 use super::*;
 
-fn config(upstream: &Upstream, listen: &str) -> String {
+pub(super) fn config(upstream: &Upstream, listen: &str) -> String {
     let http = if listen.is_empty() { String::new() } else { format!("[http]\nlisten = \"{listen}\"\n") };
     format!("[upstream.up]\nurl = \"{}\"\n{http}", upstream.url())
 }
 
 /// Nobody has it now; another process may take it before the daemon does.
-fn free_port() -> SocketAddr {
+pub(super) fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
