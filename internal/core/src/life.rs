@@ -259,6 +259,7 @@ impl Hub {
         session.forget_trial();
         session.worked = true;
         session.last_ok = Some(now.mono);
+        session.answered_at = Some(now.mono);
         if proven {
             session.prove();
         }

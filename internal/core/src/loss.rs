@@ -40,7 +40,7 @@ fn lost(session: &Session, symptom: &'static str, now: Now) -> Note {
         trajectory: session.trajectory,
         symptom,
         age: Duration::from_millis(now.wall_ms.saturating_sub(made)),
-        silent: session.last_ok.map(|at| now.mono.saturating_sub(at)),
+        silent: session.silent(now.mono),
     }
 }
 
@@ -123,6 +123,10 @@ impl Hub {
         let since = session.lost_at.replace(now.mono).map(|at| now.mono.saturating_sub(at));
         let hasty = since.filter(|since| session.is_flapping() && *since < FLAPPING);
         let note = lost(session, symptom, now);
+        if !matches!(symptom, "401" | "403" | "version_mismatch") {
+            session.note_given_up(now.mono);
+            self.timers.cancel(session.keepalive.take());
+        }
         self.order(Output::Note(note));
         self.close_standalone(ix);
         if !matches!(symptom, "401" | "403") {

@@ -65,7 +65,7 @@ pub enum Note {
         symptom: &'static str,
         /// Since its handshake.
         age: Duration,
-        /// Since its last success, if this process had one.
+        /// Since its last answer, if this process had one.
         silent: Option<Duration>,
     },
     /// A session was given up on purpose.

@@ -18,6 +18,10 @@ use crate::timers::TimerId;
 /// Strays may happen; this many are a habit.
 const MOST_FLAPS: u32 = 3;
 
+/// Silence from which on a loss may have to do with it, and up to which pings would help.
+const SOME_SILENCE: Duration = Duration::from_secs(10);
+const MUCH_SILENCE: Duration = Duration::from_secs(3600);
+
 /// Names one session inside this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SessionIx(pub u64);
@@ -124,6 +128,8 @@ pub(crate) struct Session {
     /// Had a success, or came from a record.
     pub(crate) worked: bool,
     pub(crate) last_ok: Option<Mono>,
+    /// Something was answered in it; a head is none yet, because a loss may be told behind it.
+    pub(crate) answered_at: Option<Mono>,
     /// A stray 404 was doubted since the last success of a call.
     pub(crate) doubted: bool,
     /// Times in a row that an instance of its server did not know it.
@@ -132,6 +138,10 @@ pub(crate) struct Session {
     pub(crate) flaps: u32,
     /// Times in a row that a server which does that denied it again.
     pub(crate) denials: u32,
+    /// It was found gone after so much silence, and it was not the first time.
+    pub(crate) given_up_after: Option<Duration>,
+    /// Times that it was found gone after some silence.
+    pub(crate) given_up: u32,
     /// When it was lost last.
     pub(crate) lost_at: Option<Mono>,
     /// Refusals of the present handshake's `initialized` that say nothing about the session.
@@ -205,10 +215,13 @@ impl Session {
             initializes: 0,
             worked: false,
             last_ok: None,
+            answered_at: None,
             doubted: false,
             astray: 0,
             flaps: 0,
             denials: 0,
+            given_up_after: None,
+            given_up: 0,
             lost_at: None,
             snubs: 0,
             switched: false,
@@ -289,6 +302,31 @@ impl Session {
     /// Its server's instances do not share sessions, as far as anybody can tell from here.
     pub(crate) fn is_flapping(&self) -> bool {
         self.flaps >= MOST_FLAPS
+    }
+
+    /// How long nothing was answered in it.
+    pub(crate) fn silent(&self, now: Mono) -> Option<Duration> {
+        self.answered_at.map(|at| now.saturating_sub(at))
+    }
+
+    /// It is found gone. Twice after some silence may be the server's habit (once may be a restart): what it keeps silent
+    /// sessions for is at most that long, and the keep-alive follows (B08).
+    pub(crate) fn note_given_up(&mut self, now: Mono) {
+        let Some(silent) = self.silent(now).filter(|it| (SOME_SILENCE..=MUCH_SILENCE).contains(it)) else {
+            return;
+        };
+        self.given_up += 1;
+        if self.given_up > 1 {
+            self.given_up_after = Some(self.given_up_after.map_or(silent, |limit| limit.min(silent)));
+        }
+    }
+
+    /// It is there, after whatever silence.
+    pub(crate) fn note_kept(&mut self, now: Mono) {
+        if self.silent(now) > self.given_up_after && self.given_up_after.is_some() {
+            (self.given_up, self.given_up_after) = (0, None);
+        }
+        self.answered_at = Some(now);
     }
 
     /// It is not settled yet whether it is lost: what it refused waits for that.

@@ -23,6 +23,8 @@ const LASTING: Duration = Duration::from_secs(30);
 /// The cursor in the record may trail this much.
 const CURSOR_EVERY: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(120);
+/// No server is pinged more often for what was learned about it.
+const SHORTEST_KEEPALIVE: Duration = Duration::from_secs(10);
 
 impl Hub {
     /// Opens the stream if the session is ready, someone listens and the server has one. One that was there is kept up
@@ -208,16 +210,29 @@ impl Hub {
         self.superseded(session).is_none()
     }
 
+    /// Due after so much silence, counted from the last success: timers that only look every so often let twice as much
+    /// pass.
     pub(crate) fn arm_keepalive(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get(&ix).filter(|session| session.keepalive.is_none()) else {
             return;
         };
-        let policy = self.upstreams.get(&session.key.upstream).map(|upstream| &upstream.policy);
-        let Some(every) = policy.and_then(|policy| policy.keepalive) else { return };
-        let timer = self.timers.arm(self.now.mono, every, Timer::Keepalive(ix));
+        let Some(every) = self.keepalive_of(session) else { return };
+        let now = self.now.mono;
+        let silent = session.last_ok.map_or(Duration::ZERO, |at| now.saturating_sub(at));
+        // After a ping, whether or not it was answered, a whole one.
+        let pause = if silent < every { every - silent } else { every };
+        let timer = self.timers.arm(now, pause, Timer::Keepalive(ix));
         if let Some(session) = self.sessions.get_mut(&ix) {
             session.keepalive = Some(timer);
         }
+    }
+
+    /// As configured, or more often where the server was found to give up its sessions sooner.
+    fn keepalive_of(&self, session: &Session) -> Option<Duration> {
+        let policy = self.upstreams.get(&session.key.upstream).map(|upstream| &upstream.policy);
+        let every = policy.and_then(|policy| policy.keepalive)?;
+        let learned = session.given_up_after.map(|limit| (limit / 2).max(SHORTEST_KEEPALIVE));
+        Some(learned.map_or(every, |learned| learned.min(every)))
     }
 
     /// Servers reap sessions that are silent; evermux reaps its own interest in those nobody uses (D15).
@@ -230,8 +245,8 @@ impl Hub {
             self.close_standalone(ix);
             return;
         }
-        let policy = self.upstreams.get(&session.key.upstream).map(|upstream| &upstream.policy);
-        let every = policy.and_then(|policy| policy.keepalive).unwrap_or_default();
+        let every = self.sessions.get(&ix).and_then(|session| self.keepalive_of(session)).unwrap_or_default();
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
         let quiet = session.last_ok.is_none_or(|at| now.saturating_sub(at) >= every);
         if session.is_ready() && quiet {
             if let Some(wire) = session.ids.take() {

@@ -371,6 +371,11 @@ impl Hub {
             return;
         }
         self.prove_by_call(exchange);
+        if !matches!(purpose, Purpose::Initialize(_)) {
+            let now = self.now.mono;
+            let session = self.sessions.get_mut(&ix).filter(|session| session.handshake == handshake);
+            session.into_iter().for_each(|session| session.note_kept(now));
+        }
         if let Some(state) = self.exchanges.get_mut(&exchange) {
             state.answered = true;
         }

@@ -50,6 +50,7 @@ fn a_refused_principal_is_one_fresh_handshake_whatever_its_stream_says() {
     let (mut w, client) = worked();
     w.upstream.offers_stream = true;
     w.listen(client);
+    w.call(client);
     w.advance(660_000);
     let streams = w.sent("GET");
     w.upstream.rule("tools/call", Answer::Status(403, BARE));
@@ -195,6 +196,65 @@ fn a_404_under_our_own_id_is_an_answer_if_a_ping_finds_the_session() {
         let gone = if pings > 0 { ("ok", 2) } else { ("error", 1) };
         assert_eq!((w.outcome(client, call).as_str(), w.sent("initialize")), gone, "{code}");
     }
+}
+
+// ---- B08 ----
+
+#[test]
+fn no_silence_is_longer_than_the_keepalive() {
+    let (mut w, client) = worked_with(Policy { keepalive: Some(Duration::from_secs(120)), ..policy(NAME) });
+    for offset in [1_000, 60_000, 119_000] {
+        w.advance(offset);
+        w.call(client);
+        let before = w.sent("ping");
+        w.advance(119_000);
+        assert_eq!(w.sent("ping"), before);
+        w.advance(2_000);
+        assert_eq!(w.sent("ping"), before + 1, "after {offset} ms");
+    }
+}
+
+#[test]
+fn a_server_that_gives_up_silent_sessions_early_is_pinged_in_time() {
+    let unread = Answer::Facts(vec![head(), says(UNREAD), clean()]);
+    let by_404 = [(30_000, 6, None), (60_000, 5, None), (90_000, 4, None)];
+    for (ttl, most, told) in by_404.into_iter().chain([(60_000, 5, Some(unread))]) {
+        let (mut w, client) =
+            worked_with(Policy { keepalive: Some(Duration::from_secs(120)), ..policy(NAME) });
+        let mut heard = (w.started.len(), w.now_ms);
+        // Half an hour, with a call now and then; the server forgets who was silent for too long.
+        for second in 0..1_800 {
+            if w.started.len() != heard.0 {
+                heard = (w.started.len(), w.now_ms);
+            }
+            if w.now_ms - heard.1 > ttl && !w.upstream.sessions.is_empty() {
+                w.upstream.restart();
+                for told in told.iter().cycle().take(2) {
+                    w.upstream.rule("ping", told.clone());
+                }
+            }
+            w.advance(1_000);
+            if second % 300 == 299 {
+                let call = w.call(client);
+                w.advance(1_000);
+                assert_eq!(w.outcome(client, call), "ok");
+            }
+        }
+        assert!(w.sent("initialize") <= most, "{ttl}: {}", w.sent("initialize"));
+        let pings = w.sent("ping");
+        assert!(pings < 1_800_000 / 10_000, "{ttl}: {pings}");
+    }
+}
+
+#[test]
+fn a_restart_now_and_then_is_no_habit() {
+    let (mut w, client) = worked_with(Policy { keepalive: Some(Duration::from_secs(120)), ..policy(NAME) });
+    w.advance(20_000);
+    w.upstream.restart();
+    w.call(client);
+    let before = w.sent("ping");
+    w.advance(1_200_000);
+    assert!((9..=11).contains(&(w.sent("ping") - before)), "{}", w.sent("ping") - before);
 }
 
 // ---- B09 ----
