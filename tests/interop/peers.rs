@@ -145,8 +145,7 @@ impl World {
 
     /// Ends the server as a crash does, and starts it again at the same place: it knows no session any more.
     pub(crate) fn restart_server(&mut self) {
-        self.server.kill();
         let socket = self.harness.root().join(SOCKET);
-        self.server = SocketServer::start(server(self.fixture, &self.peers, &socket), &socket);
+        self.server.restart(server(self.fixture, &self.peers, &socket));
     }
 }
