@@ -90,7 +90,7 @@ fn connections_beyond_the_limit_are_told_so_and_the_others_go_on() {
     let mut held = dial(&harness);
     assert_eq!(held.post_mcp("/mcp/up", &[session], call).unwrap().status, 200);
 
-    // Half of 128 at most; each is known to be served by its answer.
+    // Less than half of 128; each is known to be served by its answer.
     let mut open = Vec::new();
     let refused = loop {
         let mut http = dial(&harness);

@@ -77,11 +77,17 @@ impl Admission {
     }
 }
 
-/// What the config allows, but never more than half of the process's descriptors: the others are for upstreams and
-/// files.
+/// Descriptors for what is there once: listeners, files, streams of sessions, and those that are told.
+const OWN_DESCRIPTORS: u64 = 32;
+
+/// What the config allows, but never more than there are descriptors for: each may need another one towards its
+/// upstream. Beyond that no connection could be accepted, and its client would wait instead of being told.
 pub(crate) fn most_connections(configured: usize) -> usize {
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-    usize::try_from(descriptors / 2).unwrap_or(usize::MAX).min(configured).max(1)
+    usize::try_from(descriptors.saturating_sub(OWN_DESCRIPTORS) / 2)
+        .unwrap_or(usize::MAX)
+        .min(configured)
+        .max(1)
 }
 
 /// Answers one request with 503.

@@ -6,7 +6,7 @@ use evermux_testkit::wait::poll_until;
 use super::VERSION;
 use crate::support::{PATIENCE, binary, with_upstream};
 
-/// One for the client and one for the upstream: more than there are, fewer than are refused at the door.
+/// One for the client and one for the upstream: more than there are.
 const CALLS: usize = 60;
 
 #[test]
