@@ -207,7 +207,7 @@ fn has_test(text: &str, name: &str) -> bool {
 }
 
 /// Pauses in tests that are no waits, by file: nothing is taken for done because one is over.
-const PAUSES: [(&str, &str); 7] = [
+const PAUSES: [(&str, &str); 8] = [
     ("cmd/evermux/tests/connect/shim.rs", "between two looks, of `until` with its deadline"),
     ("internal/daemon/src/reactor/tests.rs", "between two looks, of `until` with its deadline"),
     (
@@ -220,6 +220,7 @@ const PAUSES: [(&str, &str); 7] = [
         "tests/e2e/soak/pace.rs",
         "until the next call is due: it says how fast to go, and nothing is done because of it",
     ),
+    ("tests/peers/src/conformance.rs", "a tool whose steps can be told apart"),
     ("tests/peers/src/server.rs", "a tool that takes its time"),
 ];
 
