@@ -41,7 +41,6 @@ fn every_refusal_has_its_status() {
         ("content-type", None, 415, "application/json"),
         ("content-type", Some("text/plain"), 415, "application/json"),
         ("mcp-session-id", Some("two words"), 400, "Mcp-Session-Id"),
-        ("mcp-protocol-version", Some("1999-12-31"), 400, "MCP-Protocol-Version"),
     ] {
         let reply = post_with(&harness, address, UP, &[(name, value)]);
         check_refused(&reply, status, says);
@@ -50,6 +49,9 @@ fn every_refusal_has_its_status() {
         assert!(!reply.text().contains(&token(&harness)), "{name} {value:?}");
     }
     assert_eq!(post_with(&harness, address, UP, &[("mcp-session-id", Some("made-up"))]).status, 404);
+    let bearer = bearer(&harness);
+    let headers = [("authorization", bearer.as_str()), ("mcp-protocol-version", "1999-12-31")];
+    check_refused(&dial(address).post_mcp(UP, &headers, PING).unwrap(), 400, "MCP-Protocol-Version");
     // Nothing of all this reached the server.
     assert_eq!(upstream.journal().len(), 0);
     for (name, value) in [
@@ -58,6 +60,8 @@ fn every_refusal_has_its_status() {
         ("origin", "http://localhost:6274"),
         ("content-type", "application/json; charset=utf-8"),
         ("accept", "*/*"),
+        // A handshake says in its body which revision it is about.
+        ("mcp-protocol-version", "1999-12-31"),
         // A shim's headers mean nothing here, not even bad ones.
         ("evermux-seq", "nonsense"),
         ("evermux-identity", "nonsense"),
