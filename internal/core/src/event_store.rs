@@ -56,8 +56,12 @@ struct Trail {
     bytes: usize,
     /// Events up to this number cannot all be had again.
     lost: u64,
-    ended: Option<Mono>,
+    ended: Option<Ended>,
 }
+
+/// When a trail ended, and which one it is: in the order of their ends. A long call's trail is an old one, and the one
+/// that is most likely asked for.
+type Ended = (Mono, TrailId);
 
 impl Trail {
     /// Gives an event its id, and keeps it.
@@ -92,9 +96,9 @@ pub(crate) struct EventStore {
     trails: BTreeMap<TrailId, Trail>,
     /// Which response carries which trail. `None`: its events have no ids, as those of a batch.
     carried: BTreeMap<StreamId, Option<TrailId>>,
-    /// Those that have ended: ids grow, so the first is the oldest.
-    ended: BTreeSet<TrailId>,
-    ended_of: BTreeMap<LinkNonce, BTreeSet<TrailId>>,
+    /// Those that have ended; the first has ended first.
+    ended: BTreeSet<Ended>,
+    ended_of: BTreeMap<LinkNonce, BTreeSet<Ended>>,
     ended_bytes: usize,
     count: u64,
 }
@@ -155,28 +159,28 @@ impl EventStore {
 
     fn end(&mut self, id: TrailId, now: Mono) {
         let Some(trail) = self.trails.get_mut(&id).filter(|trail| trail.ended.is_none()) else { return };
-        (trail.ended, trail.call) = (Some(now), None);
-        self.ended.insert(id);
+        (trail.ended, trail.call) = (Some((now, id)), None);
+        self.ended.insert((now, id));
         self.ended_bytes += trail.bytes;
         let mine = self.ended_of.entry(trail.link).or_default();
-        mine.insert(id);
+        mine.insert((now, id));
         // A client with many calls pushes out its own.
-        if let Some(oldest) = mine.first().copied().filter(|_| mine.len() > MOST_ENDED) {
+        if let Some((_, oldest)) = mine.first().copied().filter(|_| mine.len() > MOST_ENDED) {
             self.remove(oldest);
         }
         while self.ended.len() > MOST_ENDED_OF_ALL || self.ended_bytes > MOST_ENDED_BYTES {
-            let Some(oldest) = self.ended.first().copied() else { break };
+            let Some((_, oldest)) = self.ended.first().copied() else { break };
             self.remove(oldest);
         }
     }
 
     pub(crate) fn remove(&mut self, id: TrailId) {
         let Some(trail) = self.trails.remove(&id) else { return };
-        if self.ended.remove(&id) {
-            self.ended_bytes -= trail.bytes;
-        }
+        let Some(ended) = trail.ended else { return };
+        self.ended.remove(&ended);
+        self.ended_bytes -= trail.bytes;
         if let Some(mine) = self.ended_of.get_mut(&trail.link) {
-            mine.remove(&id);
+            mine.remove(&ended);
             if mine.is_empty() {
                 self.ended_of.remove(&trail.link);
             }
@@ -193,11 +197,8 @@ impl EventStore {
 
     /// Drops what nobody came back for.
     pub(crate) fn sweep(&mut self, now: Mono) {
-        let old = |id: &&TrailId| {
-            let trail = self.trails.get(*id);
-            trail.and_then(|trail| trail.ended).is_some_and(|at| now.saturating_sub(at) >= ENDED_FOR)
-        };
-        for id in self.ended.iter().filter(old).copied().collect::<Vec<_>>() {
+        let old = |(at, _): &&Ended| now.saturating_sub(*at) >= ENDED_FOR;
+        for (_, id) in self.ended.iter().take_while(old).copied().collect::<Vec<_>>() {
             self.remove(id);
         }
     }

@@ -355,6 +355,23 @@ fn the_store_is_bounded_and_ends_with_its_link() {
     assert!(!again(&mut w, &ids[98]).contains("\"result\""), "nobody came back for it in time");
 }
 
+/// The call that takes long is the one whose connection breaks: what pushes out is what ended before it, not what
+/// began after it.
+#[test]
+fn the_answer_of_a_long_call_is_kept_however_many_short_ones_there_were() {
+    let (mut w, client, call, exchange) = held(NEWEST);
+    for _ in 0..40 {
+        let short = w.call(client);
+        assert_eq!(w.outcome(client, short), "ok");
+        w.advance(1);
+    }
+    w.break_off(client, call);
+    let text = result_of(&w.open[&exchange].clone());
+    w.fact(exchange, says(&text));
+    w.listen_after(client, Some(w.last_event(client, call)));
+    assert_eq!(w.outcome(client, call), "ok");
+}
+
 #[test]
 fn events_of_a_batch_carry_no_id() {
     let mut w = World::new();
