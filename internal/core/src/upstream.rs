@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use mcp_wire::{Kind, Message, method};
 
 use crate::call::{CallId, Stage};
@@ -332,9 +333,11 @@ impl Hub {
     fn keep_unclaimed(&mut self, exchange: ExchangeId, message: &Message) {
         let Some(state) = self.exchanges.get_mut(&exchange) else { return };
         // What a replay has between the messages that are looked for may be anybody's.
-        if !matches!(state.purpose, Purpose::Replay(_)) {
-            state.unclaimed.get_or_insert_with(|| message.clone());
+        if matches!(state.purpose, Purpose::Replay(_)) || state.unclaimed.is_some() {
+            return;
         }
+        // A copy: the message carries its reader's permit, which the end of the exchange may have to wait for.
+        state.unclaimed = Message::parse(Bytes::copy_from_slice(message.bytes())).ok();
     }
 
     /// The server has ended the exchange properly: nothing else can come.

@@ -26,6 +26,36 @@ fn move_on(w: &mut World) {
     w.configure();
 }
 
+/// Bytes as the shell hands them in: how many more may come is counted by them.
+struct Counted(Vec<u8>, std::sync::Arc<()>);
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A result under a wrong id waits for the end of its exchange, and the exchange for nothing: if the reader's permit
+/// waited as well, a large one would leave none for what comes behind it, and the end would never be read.
+#[test]
+fn an_answer_that_waits_for_its_exchange_does_not_hold_up_the_reader() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.upstream.rule("tools/call", Answer::Hold);
+    let call = w.call(client);
+    let exchange = w.exchange("tools/call");
+    let permit = std::sync::Arc::new(());
+    let id = format!(r#""id":{},"#, w.wire(exchange));
+    let text = result_of(&w.open[&exchange].clone()).replace(&id, r#""id":"made-up","#);
+    let bytes = bytes::Bytes::from_owner(Counted(text.into_bytes(), permit.clone()));
+    let message = mcp_wire::Message::parse(bytes).unwrap();
+    w.fact(exchange, head());
+    w.fact(exchange, evermux_core::input::Fact::Message { message, cursor: None });
+    assert_eq!(std::sync::Arc::strong_count(&permit), 1, "the reader has its permit back");
+    w.fact(exchange, clean());
+    assert_eq!(w.outcome(client, call), "ok");
+}
+
 // ---- a shared request that changes hands ----
 
 #[test]
