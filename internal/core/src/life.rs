@@ -107,6 +107,8 @@ impl Hub {
             session.ids = Ids::first_block();
         }
         let Some(wire) = session.ids.take() else {
+            // Also after a refused one, of which nothing is under way any more.
+            session.phase = Phase::Resting(Rest::Fresh);
             self.reserve(ix);
             return;
         };

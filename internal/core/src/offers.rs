@@ -6,6 +6,8 @@
 //! with older revisions. Once down the ladder for all sessions with these credentials; what worked is where the next
 //! handshake begins.
 
+use std::collections::BTreeSet;
+
 use mcp_wire::{Message, version};
 
 use crate::class::Declared;
@@ -28,8 +30,9 @@ pub(crate) struct Offer {
 pub(crate) struct Ladder {
     /// The next handshake offers this.
     next: Offer,
-    /// All was refused: nothing but the first offer is made until that is taken.
-    spent: bool,
+    /// Declarations of these revisions were refused in all words: for them nothing but the first offer is made until
+    /// one is taken. A client of an old revision has fewer words than others.
+    spent: BTreeSet<String>,
 }
 
 impl Offer {
@@ -68,7 +71,7 @@ impl Hub {
     /// The handshake was taken.
     pub(crate) fn note_taken_offer(&mut self, ix: SessionIx) {
         if let Some(credentials) = self.credentials_of(ix) {
-            credentials.ladder.spent = false;
+            credentials.ladder.spent.clear();
         }
     }
 
@@ -80,13 +83,14 @@ impl Hub {
         let draining = self.draining;
         let Some(credentials) = self.credentials_of(ix) else { return false };
         let ladder = &mut credentials.ladder;
-        if draining || ladder.spent {
+        if draining || ladder.spent.contains(&declared.version) {
             return false;
         }
         // Another session may have found out more meanwhile.
         if ladder.next == offered {
             let Some(below) = offered.below(&declared) else {
-                *ladder = Ladder { next: Offer::default(), spent: true };
+                ladder.next = Offer::default();
+                ladder.spent.insert(declared.version);
                 return false;
             };
             ladder.next = below;

@@ -157,6 +157,45 @@ fn one_walk_is_enough_for_all_sessions() {
     assert_eq!(offers(&w)[2..], vec![said(MIDDLE, true); 5]);
 }
 
+/// A client of an old revision has fewer words to offer: that they are spent says nothing about the others' words.
+#[test]
+fn a_client_with_few_words_does_not_silence_the_others() {
+    let mut w = World::with(Policy { own_sessions: true, ..policy(NAME) });
+    w.rules.many = true;
+    w.upstream.rule("initialize", Answer::Status(400, ""));
+    let old = w.client();
+    w.ask(old, "initialize", r#"{"protocolVersion":"2025-03-26"}"#);
+    assert_eq!(offers(&w), [said(OLDEST, false)]);
+    w.advance(20_000);
+    w.upstream.rule("initialize", Answer::Status(400, ""));
+    let new = w.joined();
+    assert_eq!(w.outcome(new, 1), "ok");
+    assert_eq!(offers(&w)[1..], [said(NEWEST, false), said(NEWEST, true)]);
+}
+
+/// The refused offer took the last id of a block while the disk is slow: the next one goes when there are more.
+#[test]
+fn another_offer_waits_for_its_id_and_no_longer() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.disk.stuck = true;
+    let mut wire = 0;
+    while wire < 1022 {
+        let call = w.call(client);
+        assert_eq!(w.outcome(client, call), "ok");
+        let (_, last) = w.started.last().unwrap();
+        wire = last.message.as_ref().and_then(Message::id).and_then(|id| id.as_number()).unwrap();
+    }
+    w.upstream.restart();
+    w.advance(6_000);
+    w.upstream.rule("initialize", Answer::Status(400, ""));
+    let call = w.call(client);
+    assert_eq!((w.sent("initialize"), w.outcome(client, call).as_str()), (2, "none"));
+    w.disk.stuck = false;
+    w.pump();
+    assert_eq!((w.sent("initialize"), w.outcome(client, call).as_str()), (3, "ok"));
+}
+
 /// Two handshakes at once: the one that is refused later goes on where the other has come to.
 #[test]
 fn two_that_walk_at_once_help_each_other() {
