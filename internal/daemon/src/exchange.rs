@@ -79,9 +79,9 @@ const USER_AGENT: HeaderValue = HeaderValue::from_static(concat!("evermux/", env
 
 fn is_greeting(spec: &ExchangeSpec) -> bool {
     let Verb::Post(body) = &spec.verb else { return false };
-    // It carries neither; so a call's body is parsed only where its server has no session ids.
-    let may_be = spec.session.is_none() && spec.protocol_version.is_none();
-    may_be && Message::parse(body.clone()).is_ok_and(|message| message.method() == Some(method::INITIALIZE))
+    // It carries no session; so a call's body is parsed only where its server has no session ids. A revision it may
+    // carry (`core/offers.rs`).
+    spec.session.is_none() && Message::parse(body.clone()).is_ok_and(|message| message.method() == Some(method::INITIALIZE))
 }
 
 fn outgoing(spec: ExchangeSpec, headers: http::HeaderMap) -> Option<Outgoing> {
@@ -333,5 +333,36 @@ fn messages(body: Bytes) -> Result<Vec<Message>, String> {
         Ok(Batch::One(message)) => Ok(vec![message]),
         Ok(Batch::Many(messages)) => Ok(messages),
         Err(error) => Err(format!("the upstream sent what is no JSON-RPC message: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evermux_core::names::Digest;
+    use evermux_core::record::Fingerprint;
+
+    use super::*;
+
+    fn spec(body: &'static str, version: Option<&str>, session: Option<&str>) -> ExchangeSpec {
+        let none = Digest(0);
+        ExchangeSpec {
+            upstream: "up".into(),
+            fingerprint: Fingerprint { endpoint: none, identity: none, headers: none, class: none },
+            verb: Verb::Post(Bytes::from_static(body.as_bytes())),
+            session: session.and_then(SessionId::new),
+            protocol_version: version.map(str::to_owned),
+            last_event_id: None,
+        }
+    }
+
+    /// What a server says about its refusal is for people, however the handshake was offered.
+    #[test]
+    fn a_handshake_is_known_in_whatever_words_it_is_offered() {
+        let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+        let call = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"initialize"}}"#;
+        assert!(is_greeting(&spec(hello, None, None)));
+        assert!(is_greeting(&spec(hello, Some("2025-11-25"), None)), "offered with the header");
+        assert!(!is_greeting(&spec(call, Some("2025-11-25"), None)));
+        assert!(!is_greeting(&spec(call, Some("2025-11-25"), Some("s"))));
     }
 }
