@@ -2,7 +2,7 @@
 // test can do something to evermux between two steps, and while one runs.
 //
 // Usage: node client.mjs NODE_DIR (asks|plain) COMMAND ARGUMENT...
-//        node client.mjs NODE_DIR (asks|plain) URL
+//        node client.mjs NODE_DIR (asks|plain) URL [TOKEN]
 //   in:  {"step": 1, "do": "call", "tool": "echo", "arguments": {...}, "progress": true}
 //   out: {"ready": {...}}, then per step any {"step": 1, "progress": 1} and one {"step": 1, "ok": ...} or {"step": 1, "error": {...}};
 //        {"notice": METHOD, "params": {...}} for every other notification;
@@ -32,9 +32,10 @@ if (mode === 'asks') {
   client.setRequestHandler(CreateMessageRequestSchema, asked);
 }
 
+const bearer = token => (token ? { Authorization: `Bearer ${token}` } : {});
 const [command, ...commandArguments] = target;
 await client.connect(command.startsWith('http://')
-  ? new StreamableHTTPClientTransport(new URL(command))
+  ? new StreamableHTTPClientTransport(new URL(command), { requestInit: { headers: bearer(commandArguments[0]) } })
   // No env: the SDK then hands on only what it deems safe, which is what hosts do.
   : new StdioClientTransport({ command, args: commandArguments, stderr: 'inherit' }));
 

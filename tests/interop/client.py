@@ -1,13 +1,15 @@
 """The official Python SDK as an MCP host: the same steps as client.mjs, see there.
 
 Usage: python client.py (asks|plain) COMMAND ARGUMENT...
-       python client.py (asks|plain) URL
+       python client.py (asks|plain) URL [TOKEN]
 """
 
 import json
 import sys
+from contextlib import asynccontextmanager
 
 import anyio
+import httpx
 from mcp import ClientSession, McpError, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
@@ -88,9 +90,19 @@ async def run(session, request):
         say({"step": step, "error": error.error.model_dump(mode="json", exclude_none=True)})
 
 
+@asynccontextmanager
+async def over_http(url, token):
+    timeout = httpx.Timeout(30, read=300)
+    async with (
+        httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=timeout) as http,
+        streamable_http_client(url, http_client=http) as streams,
+    ):
+        yield streams
+
+
 def transport(target):
     if target[0].startswith("http://"):
-        return streamable_http_client(target[0])
+        return over_http(*target) if target[1:] else streamable_http_client(target[0])
     # No env: the SDK then hands on only what it deems safe, which is what hosts do.
     return stdio_client(StdioServerParameters(command=target[0], args=target[1:]))
 

@@ -11,6 +11,7 @@
 
 mod asks;
 mod fixture;
+mod http_clients;
 mod main_job;
 mod peers;
 mod same_bytes;

@@ -27,7 +27,7 @@ pub(crate) fn check_progress(client: &SdkClient, step: Step, expected: u32) {
 
 /// As far as it came, progress has no gap and nothing twice.
 #[track_caller]
-fn check_beginning(client: &SdkClient, step: Step, expected: u32) {
+pub(crate) fn check_beginning(client: &SdkClient, step: Step, expected: u32) {
     let shown = client.progress(step);
     let expected: Vec<_> = (1..=expected).map(f64::from).collect();
     assert!(expected.starts_with(&shown), "{shown:?} has a gap, or something twice");
@@ -109,7 +109,7 @@ fn hear_a_log(client: &mut SdkClient, fixture: Fixture, key: u32) {
 }
 
 /// Does the same with every client at once.
-fn with_all(clients: &mut [SdkClient], act: impl Fn(u32, &mut SdkClient) + Sync) {
+pub(crate) fn with_all(clients: &mut [SdkClient], act: impl Fn(u32, &mut SdkClient) + Sync) {
     let act = &act;
     thread::scope(|scope| {
         for (key, client) in (1..).zip(clients) {

@@ -1,4 +1,4 @@
-//! An official SDK's client on `evermux connect`, driven step by step (`client.mjs` and `client.py` say how).
+//! An official SDK's client on `evermux connect` or an HTTP address, driven step by step (`client.mjs` and `client.py` say how).
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -23,6 +23,8 @@ struct Said {
 pub(crate) enum Route {
     /// To `evermux connect`.
     Evermux,
+    /// To the TCP face of the daemon that runs, with its token.
+    Http,
     /// To the server's own URL, as without evermux: what a test expects of evermux must hold here.
     Direct,
 }
@@ -74,8 +76,10 @@ impl SdkClient {
     #[track_caller]
     pub(crate) fn spawn_as(world: &World, sdk: Sdk, mode: Mode, route: Route) -> Self {
         let url = world.recorder.url();
+        let (face, token) = if route == Route::Http { face(world) } else { Default::default() };
         let target: &[&str] = match route {
             Route::Evermux => &[env!("CARGO_BIN_EXE_evermux"), "connect", NAME],
+            Route::Http => &[&face, &token],
             Route::Direct => &[&url],
         };
         let mode = match mode {
@@ -240,6 +244,15 @@ impl Drop for SdkClient {
         self.child.kill().ok();
         self.child.wait().ok();
     }
+}
+
+/// The URL and the token of the TCP face, as a user finds them.
+#[track_caller]
+fn face(world: &World) -> (String, String) {
+    let status = world.harness.status();
+    let address = status["daemon"]["http"].as_str().expect("the daemon listens on TCP");
+    let token = std::fs::read_to_string(world.harness.state_dir().join("http-token"));
+    (format!("http://{address}/mcp/{NAME}"), token.expect("a running daemon has made its token"))
 }
 
 fn command(world: &World, program: &Path, arguments: &[&str]) -> Command {
