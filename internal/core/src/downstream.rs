@@ -378,6 +378,7 @@ impl Hub {
         self.streams.insert(stream, StreamUse::Call(call));
         if let Some(old) = old {
             self.streams.remove(&old);
+            self.lose_sight(old);
             self.store.release(old);
             self.hang_up(old, greeting);
         }

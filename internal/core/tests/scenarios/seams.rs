@@ -56,6 +56,35 @@ fn an_answer_that_waits_for_its_exchange_does_not_hold_up_the_reader() {
     assert_eq!(w.outcome(client, call), "ok");
 }
 
+/// A question of the GET stream was shown on the response of its client's only call. That response broke, and the client
+/// came back before anybody noticed: it is asked again, there.
+#[test]
+fn a_question_on_a_response_that_broke_is_shown_on_the_next() {
+    for numbers in [true, false] {
+        let mut w = World::new();
+        w.upstream.offers_stream = true;
+        let (other, client) = (w.able(ABLE), if numbers { w.able(ABLE) } else { w.plain("2025-11-25") });
+        w.listen(other);
+        w.upstream.rule("tools/call", Answer::Hold);
+        let call = w.call(client);
+        let post = w.exchange("tools/call");
+        w.fact(post, head());
+        let seen = w.clients[client].sent[&call].last_event.clone();
+        w.break_off(client, call);
+        let get = w.exchange("GET");
+        w.fact(get, says(&form("1")));
+        assert_eq!((w.clients[client].asked.len(), w.clients[other].asked.len()), (0, 0));
+        match seen.filter(|_| !numbers) {
+            Some(seen) => drop(w.listen_after(client, Some(seen))),
+            None => drop(w.deliver(client, call)),
+        }
+        let asked = w.clients[client].asked.clone();
+        assert_eq!(asked.len(), 1, "numbers: {numbers}");
+        w.answer(client, &asked[0]);
+        assert_eq!(w.replies().len(), 1);
+    }
+}
+
 // ---- a shared request that changes hands ----
 
 #[test]
