@@ -509,7 +509,7 @@ fn refused_with(status: u16, refusal: Option<&Refusal>) -> String {
 
 pub(crate) fn rest_after(purpose: Purpose) -> Rest {
     match purpose {
-        Purpose::Initialize(_) => Rest::Fresh,
+        Purpose::Initialize(_) | Purpose::Evict => Rest::Fresh,
         _ => Rest::Dormant,
     }
 }

@@ -57,7 +57,7 @@ impl Hub {
 
     pub(crate) fn on_ended(&mut self, exchange: ExchangeId, end: End) {
         if self.exchanges.get(&exchange).is_some_and(|state| state.purpose == Purpose::Evict) {
-            return self.on_evicted(exchange);
+            return self.on_evicted(exchange, &end);
         }
         if self.endings.contains_key(&exchange) {
             self.close(exchange);
@@ -94,10 +94,19 @@ impl Hub {
         if asked_before && matches!(meaning, Meaning::Doubtful(_)) { Meaning::Answer } else { meaning }
     }
 
-    /// Whatever the server said to it: the handshake is tried once more.
-    fn on_evicted(&mut self, exchange: ExchangeId) {
-        if let Some(state) = self.close(exchange) {
-            self.begin_initialize(state.session);
+    /// Whatever the server said to it: the handshake is tried once more. If nothing of it left, nothing was asked of
+    /// the server yet: it belongs to the next attempt.
+    fn on_evicted(&mut self, exchange: ExchangeId, end: &End) {
+        let Some(ix) = self.close(exchange).map(|state| state.session) else { return };
+        if matches!(end, End::NeverWritten(_) | End::Exhausted(_))
+            && let Some(session) = self.sessions.get_mut(&ix)
+        {
+            session.evicted = false;
+        }
+        match end {
+            End::NeverWritten(why) => self.on_contact_failed(ix, Purpose::Evict, why),
+            End::Exhausted(why) => self.on_contact_starved(ix, rest_after(Purpose::Evict), why),
+            _ => self.begin_initialize(ix),
         }
     }
 

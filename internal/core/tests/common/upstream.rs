@@ -30,6 +30,8 @@ pub enum Answer {
     CutAfterCursor,
     /// As before, but the stream ends as HTTP says it must.
     EndAfterCursor,
+    /// Ran; its answer is larger than is taken.
+    TooLarge,
     /// Ran; nothing comes of it until the test says so.
     Hold,
     /// Not run; refused at the head.
@@ -100,6 +102,11 @@ pub fn never() -> Fact {
     Fact::Ended(End::NeverWritten("refused".into()))
 }
 
+/// No descriptor of ours was left for it.
+pub fn exhausted() -> Fact {
+    Fact::Ended(End::Exhausted("none left".into()))
+}
+
 pub fn refused(status: u16, body: &str) -> Fact {
     let json = body.starts_with('{');
     let body = Bytes::copy_from_slice(body.as_bytes());
@@ -165,6 +172,7 @@ impl Upstream {
             (Answer::CutAfterCursor, Some(cursor)) => vec![head(), Fact::Cursor(cursor), cut()],
             (Answer::EndAfterCursor, Some(cursor)) => vec![head(), Fact::Cursor(cursor), clean()],
             (Answer::Hold, _) => Vec::new(),
+            (Answer::TooLarge, _) => vec![head(), Fact::Ended(End::TooLarge("over a limit".into()))],
             _ => vec![head(), cut()],
         }
     }

@@ -85,6 +85,30 @@ fn a_question_on_a_response_that_broke_is_shown_on_the_next() {
     }
 }
 
+/// A server with room for one session keeps the lost one, and the DELETE that was to end it never left: nothing was
+/// asked of the server yet, so it is sent with the next attempt.
+#[test]
+fn a_delete_that_never_left_is_sent_with_the_next_attempt() {
+    const HELD: &str =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"Server already initialized"}}"#;
+    for fact in [never(), exhausted()] {
+        let mut w = World::new();
+        let client = w.joined();
+        w.upstream.restart();
+        w.advance(6_000);
+        w.upstream.rule("initialize", Answer::Status(400, HELD));
+        w.upstream.rule("DELETE", Answer::Facts(vec![fact]));
+        let call = w.call(client);
+        assert!(w.outcome(client, call).ends_with("/not_sent"), "{}", w.outcome(client, call));
+        assert_eq!((w.sent("initialize"), w.sent("DELETE")), (2, 1));
+        w.advance(2_000);
+        w.upstream.rule("initialize", Answer::Status(400, HELD));
+        let call = w.call(client);
+        assert_eq!(w.outcome(client, call), "ok");
+        assert_eq!((w.sent("initialize"), w.sent("DELETE")), (4, 2));
+    }
+}
+
 // ---- a shared request that changes hands ----
 
 #[test]
