@@ -81,7 +81,8 @@ fn is_greeting(spec: &ExchangeSpec) -> bool {
     let Verb::Post(body) = &spec.verb else { return false };
     // It carries no session; so a call's body is parsed only where its server has no session ids. A revision it may
     // carry (`core/offers.rs`).
-    spec.session.is_none() && Message::parse(body.clone()).is_ok_and(|message| message.method() == Some(method::INITIALIZE))
+    spec.session.is_none()
+        && Message::parse(body.clone()).is_ok_and(|message| message.method() == Some(method::INITIALIZE))
 }
 
 fn outgoing(spec: ExchangeSpec, headers: http::HeaderMap) -> Option<Outgoing> {
