@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod plain;
 mod play;
 
 use proptest::prelude::*;

@@ -36,7 +36,18 @@ pub(crate) enum Op {
     Break(u8, u8),
     Repeat(u8, u8),
     Listen(u8),
+    /// Its GET stream breaks, and the daemon knows (`true`) or does not.
+    BreakListen(u8, bool),
+    /// It listens on behind the last event it saw there.
+    ListenOn(u8),
+    /// A call in a 2025-03-26 batch.
+    Batched(u8),
+    Roots(u8),
     EndLink(u8),
+    /// It names the link under another upstream.
+    EndLinkElsewhere(u8),
+    /// Hardly any room, or the usual.
+    Limits(bool),
     /// A client answers its n-th question, or another client's.
     Answer(u8, u8, bool),
     /// The upstream treats the n-th new exchange.
@@ -82,13 +93,19 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         3 => (small(), small()).prop_map(|(c, k)| Op::Break(c, k)),
         6 => (small(), small()).prop_map(|(c, k)| Op::Repeat(c, k)),
         3 => small().prop_map(Op::Listen),
+        4 => (small(), any::<bool>()).prop_map(|(c, k)| Op::BreakListen(c, k)),
+        5 => small().prop_map(Op::ListenOn),
+        2 => small().prop_map(Op::Batched),
+        1 => small().prop_map(Op::Roots),
         1 => small().prop_map(Op::EndLink),
+        1 => small().prop_map(Op::EndLinkElsewhere),
+        1 => prop::bool::weighted(0.3).prop_map(Op::Limits),
         16 => (small(), small(), prop::bool::weighted(0.1)).prop_map(|(c, n, o)| Op::Answer(c, n, o)),
-        24 => (small(), 0u8..27).prop_map(|(n, a)| Op::Serve(n, a)),
+        24 => (small(), 0u8..33).prop_map(|(n, a)| Op::Serve(n, a)),
         8 => Just(Op::ServeAll),
         6 => Just(Op::Calm),
         8 => small().prop_map(Op::Hold),
-        14 => (small(), 0u8..18).prop_map(|(n, a)| Op::More(n, a)),
+        14 => (small(), 0u8..22).prop_map(|(n, a)| Op::More(n, a)),
         24 => (small(), 9u8..15).prop_map(|(n, a)| Op::Ask(n, a)),
         14 => prop::bool::weighted(0.9).prop_map(Op::Persist),
         10 => prop::sample::select(vec![1, 60, 120, 400, 1_000, 6_000, 31_000, 61_000]).prop_map(Op::Advance),
@@ -104,12 +121,14 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
 }
 
 pub(crate) struct Play {
-    w: World,
+    pub(crate) w: World,
     share: Share,
     drained: bool,
     questions: u64,
     last_question: Option<(Option<SessionId>, String)>,
     killed: bool,
+    /// A record could not be written: what the disk says is old.
+    full: bool,
     marks: u32,
 }
 
@@ -130,8 +149,16 @@ impl Play {
         w.configure();
         w.upstream.offers_stream = true;
         w.auto = false;
-        let mut play =
-            Self { w, share, drained: false, questions: 0, last_question: None, killed: false, marks: 0 };
+        let mut play = Self {
+            w,
+            share,
+            drained: false,
+            questions: 0,
+            last_question: None,
+            killed: false,
+            full: false,
+            marks: 0,
+        };
         play.join();
         if warm {
             play.join();
@@ -149,12 +176,16 @@ impl Play {
             let classes = self.share == Share::Classes && self.w.clients.len() % 2 == 1;
             let less = r#"{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}}}"#;
             let able = r#"{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{},"sampling":{}}}"#;
-            self.w.ask(client, "initialize", if classes { less } else { able });
+            let said = if classes { less } else { able };
+            // A plain client that knows no events without data.
+            let old = client == MOST_CLIENTS - 1;
+            let said = if old { said.replace("2025-11-25", "2025-06-18") } else { said.to_owned() };
+            self.w.ask(client, "initialize", &said);
         }
     }
 
     /// A client that has its link.
-    fn pick(&self, n: u8) -> Option<usize> {
+    pub(crate) fn pick(&self, n: u8) -> Option<usize> {
         let linked: Vec<usize> = (0..self.w.clients.len())
             .filter(|c| self.w.clients[*c].link.is_some() && !self.w.clients[*c].gone)
             .collect();
@@ -235,6 +266,12 @@ impl Play {
                     self.w.end_link(client);
                 }
             }
+            Op::BreakListen(..)
+            | Op::ListenOn(_)
+            | Op::Batched(_)
+            | Op::Roots(_)
+            | Op::EndLinkElsewhere(_)
+            | Op::Limits(_) => self.odd(op),
             _ => self.act(op),
         }
     }
@@ -297,6 +334,7 @@ impl Play {
             }
             Op::Persist(ok) => {
                 self.w.disk.full = !ok;
+                self.full |= !ok;
                 if let Some((ticket, ok)) = self.w.disk.force() {
                     self.w.put(Input::Persisted { ticket, ok });
                 }
@@ -429,6 +467,11 @@ impl Play {
             15 => says_at(&news("prompts/list_changed", ""), &cursor),
             16 => says(&news("resources/updated", r#""uri":"x:1","#)),
             17 => says(&news("message", r#""level":"notice","#)),
+            18 => Fact::Retry(std::time::Duration::from_millis(1_500)),
+            19..=21 => match self.misplaced(&open, what) {
+                Some(text) => says(&text),
+                None => return,
+            },
             _ => return,
         };
         if matches!(what, 9..=12)
@@ -477,7 +520,11 @@ impl Play {
         {
             assert_eq!(sizes[table], 0, "{table} is not empty: {sizes:?}");
         }
-        if !self.killed && !self.drained && sizes["chores"] == 0 {
+        for table in ["trails", "carried", "streams"] {
+            assert!(sizes[table] <= self.w.clients.len(), "{table} holds what has ended: {sizes:?}");
+        }
+        assert_eq!(sizes["exchanges"], self.w.open.len(), "exchanges that are none: {sizes:?}");
+        if !self.killed && !self.drained && !self.full && sizes["chores"] == 0 {
             self.check_subscriptions();
         }
         let asides = self.w.open.values().filter(|open| method_of(open) != "GET").count();
@@ -522,6 +569,12 @@ fn treatment(n: u8) -> Answer {
         22 => Answer::Status(503, "session unknown on this instance"),
         23 => Answer::Status(500, "400 Bad Request: No valid session ID provided"),
         24 => Answer::Facts(vec![head(), says(UNREAD), clean()]),
+        25 => Answer::Facts(vec![exhausted()]),
+        26 => Answer::TooLarge,
+        27 => Answer::Status(400, ""),
+        28 => Answer::Status(400, "Unsupported protocol version"),
+        29 => Answer::Status(404, LOST),
+        30 => Answer::StatusAfter(429, std::time::Duration::from_secs(20)),
         _ => Answer::Hold,
     }
 }
