@@ -27,11 +27,14 @@ fn move_on(w: &mut World) {
 }
 
 /// Bytes as the shell hands them in: how many more may come is counted by them.
-struct Counted(Vec<u8>, std::sync::Arc<()>);
+struct Counted {
+    bytes: Vec<u8>,
+    _permit: std::sync::Arc<()>,
+}
 
 impl AsRef<[u8]> for Counted {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 }
 
@@ -47,7 +50,7 @@ fn an_answer_that_waits_for_its_exchange_does_not_hold_up_the_reader() {
     let permit = std::sync::Arc::new(());
     let id = format!(r#""id":{},"#, w.wire(exchange));
     let text = result_of(&w.open[&exchange].clone()).replace(&id, r#""id":"made-up","#);
-    let bytes = bytes::Bytes::from_owner(Counted(text.into_bytes(), permit.clone()));
+    let bytes = bytes::Bytes::from_owner(Counted { bytes: text.into_bytes(), _permit: permit.clone() });
     let message = mcp_wire::Message::parse(bytes).unwrap();
     w.fact(exchange, head());
     w.fact(exchange, evermux_core::input::Fact::Message { message, cursor: None });
