@@ -35,9 +35,9 @@ impl Play {
                 }
             }
             Op::EndLinkElsewhere(client) => {
-                if let Some(client) = self.pick(client) {
-                    let stream = self.w.stream(client, 0);
-                    let from = Sender::Link(self.w.clients[client].link.clone().expect("joined"));
+                let known = self.pick(client).and_then(|at| Some((at, self.w.clients[at].link.clone()?)));
+                if let Some((client, link)) = known {
+                    let (stream, from) = (self.w.stream(client, 0), Sender::Link(link));
                     self.w.put(Input::LinkEnded { stream, upstream: "other".into(), from });
                     assert_eq!(self.w.responses[&stream].refused, Some(404));
                 }
@@ -59,8 +59,8 @@ impl Play {
         };
         if known {
             self.w.close(stream);
-        } else {
-            self.w.responses.get_mut(&stream).expect("open").closed = true;
+        } else if let Some(response) = self.w.responses.get_mut(&stream) {
+            response.closed = true;
         }
     }
 

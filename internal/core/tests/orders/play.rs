@@ -240,19 +240,13 @@ impl Play {
                     self.w.cancel(client, seq);
                 }
             }
-            Op::HangUp(client, n) => {
+            Op::HangUp(client, n) | Op::Repeat(client, n) | Op::Break(client, n) => {
                 if let Some((client, seq)) = self.unsettled(client, n) {
-                    self.w.hang_up(client, seq);
-                }
-            }
-            Op::Repeat(client, n) => {
-                if let Some((client, seq)) = self.unsettled(client, n) {
-                    self.w.again(client, seq);
-                }
-            }
-            Op::Break(client, n) => {
-                if let Some((client, seq)) = self.unsettled(client, n) {
-                    self.w.break_off(client, seq);
+                    match op {
+                        Op::HangUp(..) => self.w.hang_up(client, seq),
+                        Op::Repeat(..) => self.w.again(client, seq),
+                        _ => self.w.break_off(client, seq),
+                    }
                 }
             }
             Op::Listen(client) => {
