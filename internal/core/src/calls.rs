@@ -214,9 +214,8 @@ impl Hub {
             self.streams.remove(&stream);
             self.hang_up(stream, state.greeting);
         }
-        // Nobody waits for an answer, so nobody comes back for one.
         if let Some(trail) = state.trail {
-            self.store.remove(trail);
+            self.store.give_up(trail, self.now.mono);
         }
         self.set_fate(state.link, state.seq, Fate::Done);
     }

@@ -388,6 +388,8 @@ impl Hub {
         if let Some(trail) = trail {
             self.store.carry(stream, trail);
             self.tell_again(stream, seen.map_or(u64::MAX, |seen| seen.number));
+            // Some clients know no other id than those of the response they read.
+            self.prime_stream(stream);
         }
         for event in kept {
             let is_ask = event.ask.is_some();

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use bytes::Bytes;
 use mcp_wire::{Id, Segments};
 
 use crate::call::{CallId, copy_of};
@@ -29,6 +30,11 @@ const MOST_ENDED_OF_ALL: usize = 4096;
 const MOST_ENDED_BYTES: usize = 16 * 1024 * 1024;
 /// An ended trail is kept this long: a client that is still there comes back within seconds.
 const ENDED_FOR: Duration = Duration::from_secs(300);
+
+/// Who has seen the end and comes back all the same is told to stay away (HTML, "Server-sent events", section 9.2.3).
+/// The TypeScript SDK comes back after each answer that is an error and after each cancel; to an empty stream it would
+/// come again every second, the next time without an id, in the place of its own GET stream.
+const NOTHING_MORE: u16 = 204;
 
 /// Names a trail inside this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +63,8 @@ struct Trail {
     /// Events up to this number cannot all be had again.
     lost: u64,
     ended: Option<Ended>,
+    /// Its client cancelled the call: nothing more will be told, whatever it has seen.
+    given_up: bool,
 }
 
 /// When a trail ended, and which one it is: in the order of their ends. A long call's trail is an old one, and the one
@@ -64,8 +72,8 @@ struct Trail {
 type Ended = (Mono, TrailId);
 
 impl Trail {
-    /// Gives an event its id, and keeps it.
-    fn tell(&mut self, id: Option<EventClaim>, data: &Segments) -> EventClaim {
+    /// Gives an event its id, and keeps it. `copy`: what is kept of it, once it was made.
+    fn tell(&mut self, id: Option<EventClaim>, data: &Segments, copy: &mut Option<Segments>) -> EventClaim {
         self.place.number += 1;
         let id = EventClaim { place: Some(self.place), ..id.unwrap_or_else(|| self.position.clone()) };
         self.position = id.clone();
@@ -74,7 +82,8 @@ impl Trail {
             return id;
         }
         self.bytes += data.len();
-        self.told.push_back(Told { id: id.clone(), number: self.place.number, data: copy_of(data) });
+        let data = copy.get_or_insert_with(|| copy_of(data)).clone();
+        self.told.push_back(Told { id: id.clone(), number: self.place.number, data });
         while self.told.len() > MOST_EVENTS || self.bytes > MOST_BYTES {
             let Some(oldest) = self.told.pop_front() else { break };
             self.bytes -= oldest.data.len();
@@ -83,10 +92,14 @@ impl Trail {
         id
     }
 
-    /// Its last event, the answer, can be had again, or was seen.
-    fn has_end(&self, seen: u64) -> bool {
-        let last = self.place.number;
-        seen >= last || self.told.back().is_some_and(|told| told.number == last)
+    /// Its last event, the answer, can be had again.
+    fn has_end(&self) -> bool {
+        self.told.back().is_some_and(|told| told.number == self.place.number)
+    }
+
+    /// There is nothing left to come back for.
+    fn is_over(&self, seen: u64) -> bool {
+        self.ended.is_some() && (self.given_up || seen >= self.place.number)
     }
 }
 
@@ -106,6 +119,18 @@ pub(crate) struct EventStore {
 impl EventStore {
     pub(crate) fn sizes(&self) -> [(&'static str, usize); 2] {
         [("trails", self.trails.len() - self.ended.len()), ("carried", self.carried.len())]
+    }
+
+    /// Bytes of events that are kept; what several trails share counts once.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let told = self.trails.values().flat_map(|trail| &trail.told);
+        let pieces = told.flat_map(|told| told.data.iter());
+        pieces
+            .map(|piece| (piece.as_ptr(), piece.len()))
+            .collect::<BTreeSet<_>>()
+            .iter()
+            .map(|(_, len)| len)
+            .sum()
     }
 
     /// The response is gone, or carries nothing more; its trail goes on.
@@ -187,6 +212,15 @@ impl EventStore {
         }
     }
 
+    /// Its client wants no answer any more, and is told to stay away if it comes back for one all the same.
+    pub(crate) fn give_up(&mut self, id: TrailId, now: Mono) {
+        self.end(id, now);
+        let Some(trail) = self.trails.get_mut(&id) else { return };
+        self.ended_bytes -= trail.bytes;
+        (trail.bytes, trail.given_up) = (0, true);
+        trail.told.clear();
+    }
+
     /// The link is gone, and with it whoever could come back.
     pub(crate) fn forget_link(&mut self, link: LinkNonce) {
         let mine = self.trails.iter().filter(|(_, trail)| trail.link == link).map(|(id, _)| *id);
@@ -231,8 +265,10 @@ impl Hub {
             place: None,
         };
         let place = Place { generation: self.generation, trail: 0, number: 0, of_call };
-        let (told, bytes, lost, ended) = (VecDeque::new(), 0, 0, None);
-        let trail = self.store.add(Trail { link, call, position, place, primed, told, bytes, lost, ended });
+        let (told, bytes, lost) = (VecDeque::new(), 0, 0);
+        let (ended, given_up) = (None, false);
+        let trail = Trail { link, call, position, place, primed, told, bytes, lost, ended, given_up };
+        let trail = self.store.add(trail);
         self.store.carry(stream, trail);
         Some(trail)
     }
@@ -260,12 +296,30 @@ impl Hub {
 
     /// Every event passes here on its way out: those of a trail get their id and are kept.
     pub(crate) fn tell(&mut self, stream: StreamId, id: Option<EventClaim>, data: Segments) {
+        self.tell_with(stream, id, data, &mut None);
+    }
+
+    /// The same news on many responses. What is kept of it is kept once: thousands may listen.
+    pub(crate) fn tell_all(&mut self, streams: Vec<StreamId>, data: &Segments) {
+        let mut copy = None;
+        for stream in streams {
+            self.tell_with(stream, None, data.clone(), &mut copy);
+        }
+    }
+
+    fn tell_with(
+        &mut self,
+        stream: StreamId,
+        id: Option<EventClaim>,
+        data: Segments,
+        copy: &mut Option<Segments>,
+    ) {
         let Some(trail) = self.store.carried.get(&stream).copied() else {
             self.out.push(Output::Event { stream, id, data });
             return;
         };
         let (id, silent) = match trail.and_then(|trail| self.store.trails.get_mut(&trail)) {
-            Some(trail) => (Some(trail.tell(id, &data)), !trail.primed),
+            Some(trail) => (Some(trail.tell(id, &data, copy)), !trail.primed),
             None => (None, true),
         };
         // Only a position, for a client that does not know events without data: its next event has it too.
@@ -306,7 +360,7 @@ impl Hub {
         } else if let Some(id_of) = trail
             && let Some(trail) = self.store.trails.get_mut(&id_of)
         {
-            trail.tell(id, &data);
+            trail.tell(id, &data, &mut None);
             self.end_trail(id_of);
         }
     }
@@ -315,7 +369,7 @@ impl Hub {
     pub(crate) fn store_kept(&mut self, trail: Option<TrailId>, kept: Vec<crate::call::Kept>) {
         let Some(trail) = trail.and_then(|trail| self.store.trails.get_mut(&trail)) else { return };
         for event in kept.into_iter().filter(|event| event.ask.is_none() && !event.data.is_empty()) {
-            trail.tell(event.id, &event.data);
+            trail.tell(event.id, &event.data, &mut None);
         }
     }
 
@@ -346,7 +400,11 @@ impl Hub {
             }
             return false;
         }
-        if !trail.has_end(place.number) {
+        if trail.is_over(place.number) {
+            self.refuse(stream, NOTHING_MORE, Bytes::new());
+            return true;
+        }
+        if !trail.has_end() {
             return false;
         }
         self.out.push(Output::Accept { stream, link: None });
@@ -355,6 +413,14 @@ impl Hub {
         self.store.release(stream);
         self.out.push(Output::End(stream));
         true
+    }
+
+    /// Nobody can know the answer any more. Said under an id, or a client that comes back after errors as well would
+    /// come with none, and have its GET stream displaced.
+    pub(crate) fn tell_unknown(&mut self, stream: StreamId, link: LinkNonce, id: &Id, token: Option<Id>) {
+        let nobody = CallId(self.count());
+        self.open_trail(stream, link, Some((nobody, id.clone(), token)));
+        self.answer_unknown_under(stream, link, Some(id));
     }
 
     /// What followed an event on a trail, under the ids it had.
@@ -385,6 +451,7 @@ impl Hub {
         {
             self.store.carry(stream, known);
             self.tell_again(stream, seen.number);
+            self.prime_stream(stream);
             return self.store.of_stream(stream).is_some_and(|trail| seen.number < trail.lost);
         }
         if let Some(old) = known {

@@ -488,7 +488,7 @@ impl Hub {
             self.order(Output::End(stream));
         }
         if let Some(trail) = trail {
-            self.store.remove(trail);
+            self.store.give_up(trail, self.now.mono);
         }
     }
 

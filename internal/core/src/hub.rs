@@ -217,6 +217,12 @@ impl Hub {
         out.append(&mut self.out);
     }
 
+    /// Bytes of events that are kept for plain clients, for tests.
+    #[doc(hidden)]
+    pub fn kept_bytes(&self) -> usize {
+        self.store.kept_bytes()
+    }
+
     /// How much each table holds, for tests: what has ended must leave all of them.
     #[doc(hidden)]
     pub fn sizes(&self) -> BTreeMap<&'static str, usize> {

@@ -151,9 +151,7 @@ impl Hub {
                 None => {}
             }
         }
-        for stream in hearers {
-            self.order(Output::Event { stream, id: None, data: data.clone() });
-        }
+        self.tell_all(hearers, &data);
     }
 
     /// One link may have missed something that this process told it.

@@ -104,7 +104,7 @@ pub enum Output {
     },
     /// Answer with 202 and no body.
     Accepted(StreamId),
-    /// Answer with an HTTP error and a JSON-RPC error body.
+    /// Answer without events: an HTTP error with a JSON-RPC error body, or 204 with none.
     Refuse {
         /// The response.
         stream: StreamId,

@@ -116,7 +116,7 @@ impl Hub {
                 self.replay(call);
             }
             (_, Some(client_id), _) if after.link == link => {
-                self.answer_unknown_under(stream, link, Some(&client_id));
+                self.tell_unknown(stream, link, &client_id, after.token);
             }
             _ => {
                 let text = "nothing can be replayed after this event id";

@@ -75,6 +75,49 @@ fn an_answer_lost_on_the_way_comes_again_from_the_store() {
     assert_eq!(w.sent("GET"), 0, "the server was not needed");
 }
 
+/// The TypeScript SDK takes no error for an answer, and comes back after each one.
+#[test]
+fn who_has_seen_the_end_is_told_to_stay_away() {
+    let (mut w, client, call, exchange) = held(NEWEST);
+    let wire = w.wire(exchange);
+    let error = format!(r#"{{"jsonrpc":"2.0","id":{wire},"error":{{"code":-32602,"message":"no"}}}}"#);
+    w.fact(exchange, says(&error));
+    let stream = w.listen_on(client, w.last_event(client, call));
+    assert_eq!(w.responses[&stream].refused, Some(204));
+
+    // The same where the answer is that nobody knows it.
+    let (mut w, client, call, _) = held(NEWEST);
+    w.kill(9);
+    w.listen_after(client, Some(w.last_event(client, call)));
+    assert_eq!(w.outcome(client, call), "outcome_unknown/unknown");
+    let stream = w.listen_on(client, w.last_event(client, call));
+    assert_eq!(w.responses[&stream].refused, Some(204));
+}
+
+#[test]
+fn who_has_cancelled_is_told_to_stay_away() {
+    let (mut w, client, call, exchange) = held(NEWEST);
+    w.fact(exchange, Fact::Cursor("c1".to_owned()));
+    w.cancel(client, call);
+    w.advance(40_000);
+    let gets = w.sent("GET");
+    let stream = w.listen_on(client, w.last_event(client, call));
+    assert_eq!((w.responses[&stream].refused, w.sent("GET")), (Some(204), gets));
+    assert_eq!(w.hub.sizes()["calls"], 0, "nothing is looked for");
+}
+
+/// A resumed response that breaks before anything came on it: some clients know no other id than those of that one.
+#[test]
+fn a_resumed_response_has_an_id_at_once() {
+    let (mut w, client, call, _) = held(NEWEST);
+    let stream = w.listen_after(client, Some(w.last_event(client, call)));
+    assert_eq!(w.responses[&stream].primes, 1);
+    let (mut w, client, _, _) = listening();
+    let seen = w.clients[client].position.clone().expect("an id");
+    let stream = w.listen_on(client, seen);
+    assert_eq!(w.responses[&stream].primes, 1);
+}
+
 #[test]
 fn what_comes_while_a_client_is_away_waits_for_it() {
     let (mut w, client, call, exchange) = held(NEWEST);
@@ -247,6 +290,23 @@ fn news_that_the_store_has_dropped_are_made_up_for() {
     let heard = w.heard(client);
     assert!(heard.len() > 200, "what is still there comes");
     assert!(!heard.last().unwrap().contains("mark"), "and one word for the rest: {:?}", heard.last());
+}
+
+/// One log message to a crowd of listeners costs its size, not that size for each of them.
+#[test]
+fn news_are_kept_once_for_all_who_hear_them() {
+    let (mut w, _, _, exchange) = listening();
+    for _ in 0..20 {
+        let client = w.plain(NEWEST);
+        w.listen(client);
+    }
+    let text = "x".repeat(60_000);
+    let log = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"error","data":"{text}"}}}}"#
+    );
+    w.fact(exchange, says(&log));
+    let kept = w.hub.kept_bytes();
+    assert!((60_000..70_000).contains(&kept), "{kept}");
 }
 
 #[test]
