@@ -92,6 +92,7 @@ impl Hub {
         if session.ids.runs_low() {
             self.reserve(ix);
         }
+        self.tell_roots_change(ix);
         self.arm_keepalive(ix);
         self.touch(ix);
         let at_ms = self.now.wall_ms;
@@ -512,7 +513,7 @@ impl Hub {
         let Some(session) = self.sessions.get_mut(&ix).filter(ready) else { return };
         session.roots_changed = false;
         let body = mcp_wire::notification(method::NOTIFICATIONS_ROOTS_LIST_CHANGED, None);
-        self.start(ix, Purpose::Aside(None), Verb::Post(body), None);
+        self.start(ix, Purpose::Roots, Verb::Post(body), None);
     }
 
     /// The message of the session goes to whom it belongs: the call whose progress it is, or the stream's.

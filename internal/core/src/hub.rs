@@ -49,6 +49,8 @@ pub(crate) enum Purpose {
     Replay(CallId),
     /// A notification or response passed on, or a keep-alive ping: only a lost session is news.
     Aside(Option<WireId>),
+    /// The news that its client's roots have changed.
+    Roots,
     /// A client's answer to an ask, or its progress: one at a time for each link.
     Reply(LinkNonce),
     Standalone,

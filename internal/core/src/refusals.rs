@@ -177,7 +177,14 @@ impl Hub {
                 self.on_reply_failed(state.session, link, exchange, None);
             }
             Purpose::Reply(link) => self.on_reply_over(state.session, link, exchange),
-            Purpose::Aside(_) | Purpose::Delete | Purpose::Evict => {}
+            // The server knows nothing of it: it is told with the next call. (Not after a refusal, which it may meet
+            // again and again.)
+            Purpose::Roots if never_written => {
+                if let Some(session) = self.sessions.get_mut(&ix) {
+                    session.roots_changed = true;
+                }
+            }
+            Purpose::Aside(_) | Purpose::Roots | Purpose::Delete | Purpose::Evict => {}
         }
         if silent {
             self.note_trouble(ix, handshake, why);

@@ -54,6 +54,7 @@ impl Hub {
             Purpose::Initialize(_)
             | Purpose::Initialized
             | Purpose::Aside(_)
+            | Purpose::Roots
             | Purpose::Reply(_)
             | Purpose::Delete
             | Purpose::Evict => Some(PROMPT),
@@ -113,7 +114,7 @@ impl Hub {
         let current = self.sessions.get(&ix).is_some_and(|session| session.handshake == handshake);
         let in_session = matches!(
             purpose,
-            Purpose::Call(_) | Purpose::Probe(_) | Purpose::Initialized | Purpose::Aside(_)
+            Purpose::Call(_) | Purpose::Probe(_) | Purpose::Initialized | Purpose::Aside(_) | Purpose::Roots
         );
         self.note_life(ix);
         if current && carried && in_session {

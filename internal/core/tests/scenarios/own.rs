@@ -277,6 +277,26 @@ fn a_change_of_roots_reaches_the_clients_own_server() {
     assert_eq!(w.upstream.minted, 2);
 }
 
+/// It is the notification itself that never leaves: the server knows nothing of it, and is told before it is asked
+/// anything else.
+#[test]
+fn a_change_of_roots_that_never_left_is_told_with_the_next_call() {
+    for fact in [never(), exhausted()] {
+        let mut w = world(own());
+        let client = joined(&mut w);
+        w.call(client);
+        w.upstream.rule("notifications/roots/list_changed", Answer::Facts(vec![fact]));
+        w.tell(client, ROOTS_CHANGED);
+        let before = w.started.len();
+        let call = w.call(client);
+        assert_eq!(w.outcome(client, call), "ok");
+        let after: Vec<&str> = w.started[before..].iter().map(|(_, open)| method_of(open)).collect();
+        assert_eq!(after, ["notifications/roots/list_changed", "tools/call"]);
+        w.call(client);
+        assert_eq!(w.sent("notifications/roots/list_changed"), 2, "once it was told");
+    }
+}
+
 #[test]
 fn a_shared_session_says_nothing_of_roots() {
     let mut w = World::new();
