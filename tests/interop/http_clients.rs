@@ -3,12 +3,13 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use evermux_testkit::Environment;
+use evermux_testkit::wait::poll_until;
+use evermux_testkit::{Environment, Recorder};
 use serde_json::json;
 
 use crate::fixture::Fixture;
 use crate::main_job::{check_beginning, use_everything, with_all};
-use crate::peers::{Sdk, World};
+use crate::peers::{NAME, PATIENCE, Sdk, World};
 use crate::sdk_client::{Mode, Route, SdkClient, text};
 use crate::traffic::{check_replaced, check_traffic, sent};
 
@@ -119,4 +120,33 @@ fn http_clients_are_asked() {
         }
         clients.into_iter().for_each(SdkClient::close);
     }
+}
+
+/// The TypeScript SDK takes no error for an answer: it comes back for one, a second later. It must hear that there is nothing more, or it
+/// comes again for ever, and in the place of its own GET stream.
+#[test]
+fn a_client_comes_back_after_an_error_once() {
+    let Some(world) = World::start(Fixture::Python, &CLIENTS, Environment::Bare) else { return };
+    world.harness.start_daemon();
+    // Their side of the daemon, by way of its socket.
+    let face = Recorder::start(&world.harness.socket());
+    let url = face.url_of(&format!("/mcp/{NAME}"));
+    let gets = |status| face.count(|seen| seen.verb == "GET" && seen.status == Some(status));
+    for (sdk, streams) in CLIENTS.into_iter().zip(1..) {
+        let mut client = SdkClient::spawn_to(&world, sdk, Mode::Plain, &[&url]).ready();
+        let listens = poll_until(PATIENCE, || (gets(200) == streams).then_some(()));
+        assert!(listens.is_some(), "{}", face.summary());
+        for round in 1..=4 {
+            let refused = client.start("prompt", json!({"name": "no-such-prompt", "arguments": {}}));
+            assert_eq!(client.wait(refused).expect_err("the server's own error")["code"], -32602);
+            if sdk == Sdk::TypeScript {
+                let told = poll_until(PATIENCE, || (gets(204) == round).then_some(()));
+                assert!(told.is_some(), "{}", face.summary());
+            }
+        }
+        assert_eq!(gets(200), streams, "no stream but its own: {}", face.summary());
+        client.echo("after the errors");
+        client.close();
+    }
+    check_traffic(&world.recorder, 1);
 }

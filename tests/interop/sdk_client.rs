@@ -82,6 +82,12 @@ impl SdkClient {
             Route::Http => &[&face, &token],
             Route::Direct => &[&url],
         };
+        Self::spawn_to(world, sdk, mode, target)
+    }
+
+    /// Starts the script with a target as it takes one: a command, or a URL.
+    #[track_caller]
+    pub(crate) fn spawn_to(world: &World, sdk: Sdk, mode: Mode, target: &[&str]) -> Self {
         let mode = match mode {
             Mode::Plain => "plain",
             Mode::Asks => "asks",
