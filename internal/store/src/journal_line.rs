@@ -150,7 +150,7 @@ type CallKey = (Trajectory, Handshake, WireId);
 #[derive(Debug, Default)]
 pub(crate) struct Fold {
     calls: BTreeMap<CallKey, JournalledCall>,
-    /// A cursor or settlement names no handshake: it is about the newest.
+    /// A cursor or settlement names no handshake: it is about the call that was said last.
     newest: HashMap<(Trajectory, WireId), Handshake>,
     by_link: HashMap<LinkNonce, BTreeSet<(Option<Seq>, CallKey)>>,
     /// An acknowledged answer stays: its ask may come once more with what its server keeps.
@@ -189,12 +189,12 @@ impl Fold {
 
     fn sent(&mut self, call: JournalledCall) {
         let key = (call.trajectory, call.handshake, call.wire);
+        // Also of a copy: what follows it there is about this call, not about a later one of that name.
+        self.newest.insert((call.trajectory, call.wire), call.handshake);
         // Seen before: the copy that another process made of a file that is still there.
         if self.calls.contains_key(&key) {
             return;
         }
-        let newest = self.newest.entry((call.trajectory, call.wire)).or_insert(call.handshake);
-        *newest = call.handshake.max(*newest);
         self.by_link.entry(call.link).or_default().insert((call.seq, key));
         self.calls.insert(key, call);
     }
