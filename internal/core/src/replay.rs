@@ -99,9 +99,13 @@ impl Hub {
             .session_by_trajectory(after.trajectory, after.handshake)
             .filter(|_| after.link == link)
             .map(|ix| (ix, self.sessions.get(&ix).and_then(|s| s.in_flight.get(&after.wire).copied())));
+        // Where its own id has no position yet: the first one was journalled before it could reach the client.
+        let sent = live.and_then(|_| self.claim_sent(&after));
+        let is_open = sent.is_some();
+        let cursor = after.cursor.clone().or_else(|| sent?.cursor);
         // Its client is done with it, and others wait for it by now.
         let strange = live.and_then(|(_, call)| self.calls.get(&call?)).is_some_and(|call| call.link != link);
-        match (live.filter(|_| !strange), after.client_id, after.cursor) {
+        match (live.filter(|_| !strange), after.client_id, cursor) {
             (Some((_, Some(call))), _, cursor) => {
                 self.attach(call, stream);
                 let after = EventClaim { cursor, client_id: None, ..after };
@@ -116,6 +120,9 @@ impl Hub {
                 self.replay(call);
             }
             (_, Some(client_id), _) if after.link == link => {
+                if let Some((session, _)) = live.filter(|_| is_open) {
+                    self.note_loose(session, after.handshake, link);
+                }
                 self.tell_unknown(stream, link, &client_id, after.token);
             }
             _ => {
@@ -123,6 +130,16 @@ impl Hub {
                 self.refuse(stream, 404, mcp_wire::error(None, -32001, text, None));
             }
         }
+    }
+
+    /// A call of a former process, journalled without a number: its client has come for it, and nobody else will.
+    fn claim_sent(&mut self, after: &EventClaim) -> Option<JournalledCall> {
+        let is_it = |call: &JournalledCall| {
+            let (told, sent) = ((after.link, after.trajectory), (call.link, call.trajectory));
+            told == sent && (after.handshake, after.wire) == (call.handshake, call.wire)
+        };
+        let at = self.unclaimed.iter().position(is_it)?;
+        Some(self.unclaimed.swap_remove(at))
     }
 
     fn adopt(&mut self, call: CallId, state: Call, stream: StreamId) {

@@ -163,6 +163,25 @@ fn after_a_kill_the_replay_is_the_servers() {
     assert_eq!(first.place.map(|place| place.generation.0), Some(2), "ids go on in the next process");
 }
 
+/// The server's first event id was journalled, and lost on its way to the client.
+#[test]
+fn after_a_kill_a_journalled_position_is_as_good_as_the_clients_own() {
+    let (mut w, client, call, exchange) = held(NEWEST);
+    let open = w.open[&exchange].clone();
+    let wire = w.wire(exchange);
+    let seen = w.last_event(client, call);
+    w.break_off(client, call);
+    w.fact(exchange, Fact::Cursor(format!("s1/{wire}/1")));
+    assert_eq!(seen.cursor, None);
+    let answer = says_at(&result_of(&open), &format!("s1/{wire}/2"));
+    w.kill(9);
+    assert_eq!(w.hub.sizes()["journal"], 1);
+    w.upstream.rule("GET", Answer::Facts(vec![head(), answer, clean()]));
+    w.listen_after(client, Some(seen));
+    assert_eq!(w.outcome(client, call), "ok");
+    assert_eq!((w.sent("tools/call"), w.hub.sizes()["journal"]), (1, 0), "it is open no more");
+}
+
 #[test]
 fn after_a_kill_nobody_knows_where_the_server_has_no_event_ids() {
     let (mut w, client, call, _) = held(NEWEST);
