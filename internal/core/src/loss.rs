@@ -65,7 +65,21 @@ impl Hub {
         // at once: some servers that say so have put a new session in the old one's place, where a ping is answered.)
         let at_the_head = matches!(symptom, "404" | "400" | "500-wrapped");
         let stray = at_the_head && fresh_success && !session.doubted;
-        if session.is_flapping() && at_the_head {
+        // The ping that asks another instance is still under way: it decides, for whatever met the first one as well.
+        if at_the_head && session.phase == Phase::Probing && session.step.is_some() {
+            return;
+        }
+        // In a pause nothing is asked of the server, not even that: a ping decides when it is over.
+        let flapping = session.is_flapping();
+        if let Phase::Backoff { then, .. } = &mut session.phase
+            && at_the_head
+            && (fresh_success || flapping)
+        {
+            *then = Rest::Dormant;
+            session.doubted = true;
+            return;
+        }
+        if flapping && at_the_head {
             return self.on_denial(ix, symptom);
         }
         if stray && ready {

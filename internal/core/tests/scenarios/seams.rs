@@ -112,6 +112,66 @@ fn a_delete_that_never_left_is_sent_with_the_next_attempt() {
     }
 }
 
+/// One instance asks for a pause, another does not know the session: it is not lost for that, and the pause is kept.
+#[test]
+fn a_stray_refusal_in_a_pause_costs_neither_session_nor_pause() {
+    for flapping in [false, true] {
+        let mut w = World::new();
+        let client = w.joined();
+        for _ in 0..if flapping { 4 } else { 0 } {
+            w.call(client);
+            w.upstream.rule("tools/call", Answer::Status(404, ""));
+            w.call(client);
+            w.advance(2_000);
+        }
+        w.call(client);
+        w.auto = false;
+        w.call(client);
+        let busy = w.exchange("tools/call");
+        let call = w.call(client);
+        let stray = w.exchange("tools/call");
+        let before = w.started.len();
+        w.serve(busy, Answer::StatusAfter(429, Duration::from_secs(60)));
+        w.serve(stray, Answer::Status(404, ""));
+        w.auto = true;
+        w.pump();
+        assert_eq!(w.outcome(client, call), "upstream_unreachable/not_sent");
+        w.advance(58_000);
+        assert_eq!(w.started.len(), before, "flapping: {flapping}");
+        w.advance(3_000);
+        let call = w.call(client);
+        assert_eq!((w.outcome(client, call).as_str(), w.sent("initialize")), ("ok", 1));
+        // What is gone all the same is found out after the pause.
+        w.upstream.restart();
+        w.advance(6_000);
+        let call = w.call(client);
+        w.advance(10_000);
+        assert_eq!((w.outcome(client, call).as_str(), w.sent("initialize")), ("ok", 2));
+    }
+}
+
+/// Several calls at once meet the instance that does not know the session: the ping that asks another one decides.
+#[test]
+fn strays_that_come_together_are_one() {
+    for refusal in [Answer::Status(404, ""), Answer::Status(400, LOST)] {
+        let mut w = World::new();
+        let client = w.joined();
+        w.call(client);
+        w.auto = false;
+        let calls = [w.call(client), w.call(client), w.call(client)];
+        let posts = w.arrived.clone();
+        for post in posts {
+            w.serve(post, refusal.clone());
+        }
+        w.auto = true;
+        w.pump();
+        for call in calls {
+            assert_eq!(w.outcome(client, call), "ok");
+        }
+        assert_eq!((w.sent("initialize"), w.sent("ping")), (1, 1), "{refusal:?}");
+    }
+}
+
 // ---- a shared request that changes hands ----
 
 #[test]
