@@ -229,7 +229,8 @@ impl Hub {
     /// stays on disk untouched.
     fn is_newest(&mut self, key: &PoolKey, record: &Record) -> bool {
         let Some(ix) = self.pool.get(key).copied() else { return true };
-        let rank = |record: &Record| (record.generation, record.handshake, record.used_ms);
+        // The name last, so that the same one is used whatever the order they are read in.
+        let rank = |record: &Record| (record.generation, record.handshake, record.used_ms, record.trajectory);
         let present = self.sessions.get(&ix).and_then(|session| session.record.as_ref()).map(rank);
         if present >= Some(rank(record)) {
             return false;

@@ -196,7 +196,8 @@ impl Rules {
     pub fn loaded(&mut self, records: &[Record], journal: &[JournalledCall]) {
         // Of two records of one key the newest writer's is used: it comes last.
         let mut records: Vec<&Record> = records.iter().collect();
-        records.sort_by_key(|record| (record.generation, record.handshake, record.used_ms));
+        records
+            .sort_by_key(|record| (record.generation, record.handshake, record.used_ms, record.trajectory));
         for record in records {
             let key = (record.upstream.to_string(), record.fingerprint.of_config());
             self.may_initialize.insert(key.clone(), false);

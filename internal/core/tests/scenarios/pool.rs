@@ -1,9 +1,9 @@
 //! Which session a link uses when the config changes, and what becomes of sessions that nobody can use any more.
 
 use evermux_core::input::{Input, Policy};
-use evermux_core::names::Digest;
+use evermux_core::names::{Digest, Trajectory};
 use evermux_core::output::Note;
-use evermux_core::record::Fingerprint;
+use evermux_core::record::{Fingerprint, Record};
 
 use crate::common::{Answer, NAME, World, fingerprint, method_of, policy, upstream::*};
 
@@ -171,6 +171,23 @@ fn a_record_of_an_upstream_that_is_not_configured_is_left_alone() {
     w.configure();
     let call = w.call(client);
     assert_eq!((w.outcome(client, call).as_str(), w.upstream.minted), ("ok", 1), "and goes on when it does");
+}
+
+/// One of them wins whatever the order of the directory, and the other is not touched.
+#[test]
+fn of_two_records_that_are_equally_new_the_same_one_is_used_each_time() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.call(client);
+    let one = w.disk.records().remove(0);
+    let other = Record { trajectory: Trajectory(one.trajectory.0 ^ 1), ..one.clone() };
+    let used = [[one.clone(), other.clone()], [other, one]].map(|records| {
+        let mut w = World::new();
+        w.put(Input::Loaded { records: records.into(), journal: Vec::new() });
+        assert_eq!(w.hub.sizes()["sessions"], 1);
+        w.session().trajectory
+    });
+    assert_eq!(used[0], used[1]);
 }
 
 #[test]
