@@ -33,6 +33,10 @@ fn lines(bytes: &[u8]) -> (Vec<&[u8]>, &[u8]) {
 }
 
 fn plain(bytes: &[u8], max_event: usize) -> Vec<Result<SseEvent, SseError>> {
+    // Half a mark is no line yet, and two bytes are within every limit that is used.
+    if b"\xEF\xBB\xBF".starts_with(bytes) {
+        return Vec::new();
+    }
     let too_large = SseError::TooLarge { cap: max_event };
     let mut events = Vec::new();
     let (lines, rest) = lines(bytes);
