@@ -150,8 +150,9 @@ type CallKey = (Trajectory, Handshake, WireId);
 #[derive(Debug, Default)]
 pub(crate) struct Fold {
     calls: BTreeMap<CallKey, JournalledCall>,
-    /// A cursor or settlement names no handshake: it is about the call that was said last.
-    newest: HashMap<(Trajectory, WireId), Handshake>,
+    /// A cursor or settlement names no handshake: it is about the one whose call was read last. In a copy of other
+    /// files, read after them, that may be an older one again.
+    latest: HashMap<(Trajectory, WireId), Handshake>,
     by_link: HashMap<LinkNonce, BTreeSet<(Option<Seq>, CallKey)>>,
     /// An acknowledged answer stays: its ask may come once more with what its server keeps.
     answers: BTreeSet<JournalledAnswer>,
@@ -166,13 +167,13 @@ impl Fold {
                 self.sent(JournalledCall { link, seq, trajectory, handshake, wire, cursor, settled, at_ms });
             }
             JournalEntry::Cursor { trajectory, wire, cursor } => {
-                if let Some(call) = self.newest(trajectory, wire) {
+                if let Some(call) = self.latest(trajectory, wire) {
                     // The first one replays everything, so it is the one to keep.
                     call.cursor.get_or_insert(cursor);
                 }
             }
             JournalEntry::Settled { trajectory, wire } => {
-                if let Some(call) = self.newest(trajectory, wire) {
+                if let Some(call) = self.latest(trajectory, wire) {
                     call.settled = true;
                 }
             }
@@ -189,8 +190,7 @@ impl Fold {
 
     fn sent(&mut self, call: JournalledCall) {
         let key = (call.trajectory, call.handshake, call.wire);
-        // Also of a copy: what follows it there is about this call, not about a later one of that name.
-        self.newest.insert((call.trajectory, call.wire), call.handshake);
+        self.latest.insert((call.trajectory, call.wire), call.handshake);
         // Seen before: the copy that another process made of a file that is still there.
         if self.calls.contains_key(&key) {
             return;
@@ -199,8 +199,8 @@ impl Fold {
         self.calls.insert(key, call);
     }
 
-    fn newest(&mut self, trajectory: Trajectory, wire: WireId) -> Option<&mut JournalledCall> {
-        let handshake = *self.newest.get(&(trajectory, wire))?;
+    fn latest(&mut self, trajectory: Trajectory, wire: WireId) -> Option<&mut JournalledCall> {
+        let handshake = *self.latest.get(&(trajectory, wire))?;
         self.calls.get_mut(&(trajectory, handshake, wire))
     }
 
