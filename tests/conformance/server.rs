@@ -113,16 +113,10 @@ fn alone(fixture: Fixture) {
     world.judge(&world.upstream.url(), &SET, &[], &OURS);
 }
 
-/// The set through the TCP face; then the daemon is killed and the same is asked of the next one, which goes on in the
-/// sessions that are there.
+/// Judges evermux; then the daemon is killed and the same is asked of the next one, which goes on in the sessions that
+/// are there.
 #[track_caller]
-fn over_http(fixture: Fixture) {
-    let Some(world) = World::start(fixture) else { return };
-    let judge = || {
-        world.harness.start_daemon();
-        let relay = world.relay();
-        world.judge(&relay.url_of(&format!("/mcp/{NAME}")), &SET, &[], &OURS);
-    };
+fn twice(world: &World, judge: impl Fn()) {
     judge();
     let handshakes = world.handshakes();
     assert!(handshakes > 0, "nothing came upstream");
@@ -136,25 +130,42 @@ fn over_http(fixture: Fixture) {
     );
 }
 
+/// The set through the TCP face.
+#[track_caller]
+fn over_http(fixture: Fixture) {
+    let Some(world) = World::start(fixture) else { return };
+    twice(&world, || {
+        world.harness.start_daemon();
+        let relay = world.relay();
+        world.judge(&relay.url_of(&format!("/mcp/{NAME}")), &SET, &[], &OURS);
+    });
+}
+
 /// The same through `evermux connect`, whose shims start the daemon.
 #[track_caller]
 fn over_stdio(fixture: Fixture) {
     let Some(world) = World::start(fixture) else { return };
-    let judge = || {
+    twice(&world, || {
         let adapter = world.adapter();
         world.judge(&adapter.url(), &SET, &HTTP_ONLY, &["tools-call-sampling", "elicitation-sep1330-enums"]);
-    };
-    judge();
-    let handshakes = world.handshakes();
-    assert!(handshakes > 0, "nothing came upstream");
-    world.harness.kill_daemon();
-    judge();
-    assert_eq!(
-        world.handshakes(),
-        handshakes,
-        "a live session was initialised again:\n{}",
-        world.upstream.summary()
-    );
+    });
+}
+
+/// Clients of an older revision, on a server that speaks the newer one, both ways.
+#[track_caller]
+fn of_older_revisions(fixture: Fixture) {
+    let Some(world) = World::start(fixture) else { return };
+    let active = ["--suite", "active", "--spec-version", "2025-06-18"];
+    let lifecycle = ["--scenario", "server-session-lifecycle", "--spec-version", "2025-03-26"];
+    twice(&world, || {
+        world.harness.start_daemon();
+        let relay = world.relay();
+        let url = relay.url_of(&format!("/mcp/{NAME}"));
+        world.judge(&url, &active, &[], &["tools-call-elicitation"]);
+        world.judge(&url, &lifecycle, &[], &["server-session-lifecycle"]);
+        let adapter = world.adapter();
+        world.judge(&adapter.url(), &active, &[], &["tools-call-elicitation"]);
+    });
 }
 
 #[test]
@@ -187,17 +198,12 @@ fn rust_over_stdio() {
     over_stdio(Fixture::Rust);
 }
 
-/// Clients of an older revision, on a server that speaks the newer one.
 #[test]
-fn older_revisions() {
-    let Some(world) = World::start(Fixture::TypeScript) else { return };
-    world.harness.start_daemon();
-    let relay = world.relay();
-    let url = relay.url_of(&format!("/mcp/{NAME}"));
-    let active = ["--suite", "active", "--spec-version", "2025-06-18"];
-    world.judge(&url, &active, &[], &["tools-call-elicitation"]);
-    let lifecycle = ["--scenario", "server-session-lifecycle", "--spec-version", "2025-03-26"];
-    world.judge(&url, &lifecycle, &[], &["server-session-lifecycle"]);
-    let adapter = world.adapter();
-    world.judge(&adapter.url(), &active, &[], &["tools-call-elicitation"]);
+fn typescript_of_older_revisions() {
+    of_older_revisions(Fixture::TypeScript);
+}
+
+#[test]
+fn rust_of_older_revisions() {
+    of_older_revisions(Fixture::Rust);
 }
