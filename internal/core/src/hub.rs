@@ -70,6 +70,8 @@ pub(crate) struct Exchange {
     /// It was answered; an end without more is no loss.
     pub(crate) answered: bool,
     pub(crate) carried_session: bool,
+    /// Its end is being dealt with: there is nothing left to abort.
+    pub(crate) ended: bool,
     /// A result under an id that is nobody's.
     pub(crate) unclaimed: Option<mcp_wire::Message>,
     /// Which value of its header values it was started with.

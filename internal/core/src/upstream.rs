@@ -71,6 +71,7 @@ impl Hub {
             minted: None,
             answered: false,
             carried_session: session_id.is_some(),
+            ended: false,
             unclaimed: None,
             epoch,
             retry: None,
@@ -85,7 +86,9 @@ impl Hub {
     pub(crate) fn abort(&mut self, exchange: ExchangeId) {
         if let Some(state) = self.exchanges.remove(&exchange) {
             self.timers.cancel(state.timer);
-            self.order(Output::Abort(exchange));
+            if !state.ended {
+                self.order(Output::Abort(exchange));
+            }
             if let Purpose::Aside(Some(wire)) = state.purpose {
                 self.on_chore_over(state.session, wire, None);
             }
@@ -101,7 +104,12 @@ impl Hub {
             Fact::Message { message, cursor } => self.on_message(exchange, &message, cursor),
             Fact::Cursor(cursor) => self.on_cursor(exchange, &cursor),
             Fact::Retry(pause) => self.on_retry(exchange, pause),
-            Fact::Ended(end) => self.on_ended(exchange, end),
+            Fact::Ended(end) => {
+                if let Some(state) = self.exchanges.get_mut(&exchange) {
+                    state.ended = true;
+                }
+                self.on_ended(exchange, end);
+            }
         }
     }
 
@@ -358,12 +366,14 @@ impl Hub {
 
     fn take_response(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.exchanges.get(&exchange) else { return };
-        let (purpose, ix, handshake) = (state.purpose, state.session, state.handshake);
+        let (purpose, ix, handshake, ended) = (state.purpose, state.session, state.handshake, state.ended);
         let context = self.context(exchange);
         let meaning =
             symptom::answer(context, message).map(|meaning| self.without_second_doubt(exchange, meaning));
         if let Some(meaning) = meaning.filter(|meaning| *meaning != Meaning::Answer) {
-            self.order(Output::Abort(exchange));
+            if !ended {
+                self.order(Output::Abort(exchange));
+            }
             // What a server speaks instead stands in the error.
             let refusal = (meaning == Meaning::Mismatch).then(|| Refusal {
                 status: 400,

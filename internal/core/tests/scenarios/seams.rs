@@ -172,6 +172,23 @@ fn strays_that_come_together_are_one() {
     }
 }
 
+/// Its session was superseded meanwhile and ends with it: the exchange is over, and not to be aborted.
+#[test]
+fn an_answer_that_ends_its_session_ends_an_exchange_once() {
+    let mut w = World::new();
+    let client = w.joined();
+    w.upstream.rule("tools/call", Answer::Hold);
+    let call = w.call(client);
+    let exchange = w.exchange("tools/call");
+    let id = format!(r#""id":{},"#, w.wire(exchange));
+    let text = result_of(&w.open[&exchange].clone()).replace(&id, r#""id":"made-up","#);
+    w.fact(exchange, head());
+    w.fact(exchange, says(&text));
+    move_on(&mut w);
+    w.fact(exchange, clean());
+    assert_eq!(w.outcome(client, call), "ok");
+}
+
 // ---- a shared request that changes hands ----
 
 #[test]
