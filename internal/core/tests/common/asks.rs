@@ -120,7 +120,9 @@ impl AskRules {
             return;
         }
         let Some((trajectory, handshake)) = self.trajectories.get(&session_of(open)).copied() else { return };
-        let wire = wire_of(open);
+        // What the daemon asks of its own accord is no call: a question on its stream is nobody's more than one on GET.
+        let own = |wire: &WireId| !self.owners.contains_key(&(trajectory, *wire));
+        let wire = Some(wire_of(open)).filter(|wire| !own(wire)).unwrap_or(WireId(0));
         self.asked.entry((trajectory, wire)).or_default().insert(raw_id(message));
         if wire.0 == 0 {
             let running = self.running.iter().filter(|((other, _), call)| {
