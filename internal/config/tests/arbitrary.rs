@@ -9,6 +9,8 @@
 
 #[path = "../../../tests/fuzz/checks/config.rs"]
 mod config;
+#[path = "../../../tests/fuzz/checks/replay.rs"]
+mod replay;
 
 use std::path::Path;
 
@@ -132,13 +134,7 @@ proptest! {
 
 #[test]
 fn the_fuzzers_corpus_still_holds() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/config");
-    let mut count = 0;
-    for entry in std::fs::read_dir(corpus).unwrap() {
-        config::check(&std::fs::read(entry.unwrap().path()).unwrap());
-        count += 1;
-    }
-    assert!(count >= 10, "only {count} files");
+    replay::replay("config", 10, config::check);
 }
 
 #[test]

@@ -1,21 +1,15 @@
 //! The fuzzer's check of the event decoder, on stable: over its corpus, and over what proptest makes up.
 
+#[path = "../../../tests/fuzz/checks/replay.rs"]
+mod replay;
 #[path = "../../../tests/fuzz/checks/sse.rs"]
 mod sse;
-
-use std::path::Path;
 
 use proptest::prelude::*;
 
 #[test]
 fn the_corpus_still_holds() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/sse");
-    let mut count = 0;
-    for entry in std::fs::read_dir(directory).unwrap() {
-        sse::check(&std::fs::read(entry.unwrap().path()).unwrap());
-        count += 1;
-    }
-    assert!(count >= 10, "only {count} files");
+    replay::replay("sse", 10, sse::check);
 }
 
 fn stream() -> impl Strategy<Value = Vec<u8>> {
