@@ -1,5 +1,6 @@
 //! Ends: of links nobody hears of, of sessions the user purges, of the process.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::failure::Kind;
@@ -47,7 +48,7 @@ impl Hub {
         self.sweep = None;
         let now = self.now.mono;
         let old = |link: &&crate::link::Link| link.is_quiet() && self.forgotten_at(link) <= now;
-        let forgotten: Vec<LinkNonce> =
+        let forgotten: BTreeSet<LinkNonce> =
             self.links.values().filter(old).map(|link| link.claim.nonce).collect();
         self.forget_quiet(&forgotten);
         if now >= NUMBERED {
@@ -68,14 +69,14 @@ impl Hub {
     }
 
     /// Forgets links nobody hears of. Their ids open for as long as the key lives, so no client notices.
-    fn forget_quiet(&mut self, forgotten: &[LinkNonce]) {
+    fn forget_quiet(&mut self, forgotten: &BTreeSet<LinkNonce>) {
         for link in forgotten {
             self.links.remove(link);
             self.close_asks_of_link(*link);
-            self.store.forget_link(*link);
             self.start_grace(*link);
         }
         if !forgotten.is_empty() {
+            self.store.forget_links(forgotten);
             self.drop_wishes(&|link| forgotten.contains(&link));
         }
     }
@@ -89,7 +90,7 @@ impl Hub {
         let may_go = |link: &&crate::link::Link| link.is_quiet() && link.numbered.is_empty();
         let silent = self.links.values().filter(may_go).map(|link| (link.heard, link.claim.nonce)).min();
         let Some((_, oldest)) = silent else { return false };
-        self.forget_quiet(&[oldest]);
+        self.forget_quiet(&BTreeSet::from([oldest]));
         true
     }
 
@@ -102,7 +103,7 @@ impl Hub {
         for (_, call) in link.pending {
             self.settle_silently(call);
         }
-        self.store.forget_link(nonce);
+        self.store.forget_links(&BTreeSet::from([nonce]));
         self.close_asks_of_link(nonce);
         self.loosen_journalled(nonce, crate::names::Seq(u64::MAX));
         self.forget_answers(nonce, crate::names::Seq(u64::MAX));

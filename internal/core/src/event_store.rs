@@ -221,10 +221,11 @@ impl EventStore {
         trail.told.clear();
     }
 
-    /// The link is gone, and with it whoever could come back.
-    pub(crate) fn forget_link(&mut self, link: LinkNonce) {
-        let mine = self.trails.iter().filter(|(_, trail)| trail.link == link).map(|(id, _)| *id);
-        for id in mine.collect::<Vec<_>>() {
+    /// Links are gone, and with them whoever could come back. All at once: a sweep may forget thousands, and each would
+    /// have to look at every trail.
+    pub(crate) fn forget_links(&mut self, gone: &BTreeSet<LinkNonce>) {
+        let theirs = self.trails.iter().filter(|(_, trail)| gone.contains(&trail.link)).map(|(id, _)| *id);
+        for id in theirs.collect::<Vec<_>>() {
             self.remove(id);
         }
     }

@@ -83,12 +83,17 @@ impl Hub {
         Some(exchange)
     }
 
+    /// Has the shell drop an exchange, unless its end is what is being dealt with.
+    fn stop(&mut self, exchange: ExchangeId) {
+        if self.exchanges.get(&exchange).is_some_and(|state| !state.ended) {
+            self.order(Output::Abort(exchange));
+        }
+    }
+
     pub(crate) fn abort(&mut self, exchange: ExchangeId) {
+        self.stop(exchange);
         if let Some(state) = self.exchanges.remove(&exchange) {
             self.timers.cancel(state.timer);
-            if !state.ended {
-                self.order(Output::Abort(exchange));
-            }
             if let Purpose::Aside(Some(wire)) = state.purpose {
                 self.on_chore_over(state.session, wire, None);
             }
@@ -366,14 +371,12 @@ impl Hub {
 
     fn take_response(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.exchanges.get(&exchange) else { return };
-        let (purpose, ix, handshake, ended) = (state.purpose, state.session, state.handshake, state.ended);
+        let (purpose, ix, handshake) = (state.purpose, state.session, state.handshake);
         let context = self.context(exchange);
         let meaning =
             symptom::answer(context, message).map(|meaning| self.without_second_doubt(exchange, meaning));
         if let Some(meaning) = meaning.filter(|meaning| *meaning != Meaning::Answer) {
-            if !ended {
-                self.order(Output::Abort(exchange));
-            }
+            self.stop(exchange);
             // What a server speaks instead stands in the error.
             let refusal = (meaning == Meaning::Mismatch).then(|| Refusal {
                 status: 400,
