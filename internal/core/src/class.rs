@@ -109,10 +109,13 @@ impl Class {
 
 /// What is said in `initialize`, as raw JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Declared {
-    pub(crate) version: String,
-    pub(crate) client_info: String,
-    pub(crate) capabilities: String,
+pub struct Declared {
+    /// The protocol revision.
+    pub version: String,
+    /// `clientInfo`.
+    pub client_info: String,
+    /// `capabilities`.
+    pub capabilities: String,
 }
 
 const CLIENT_INFO: &str = concat!(r#"{"name":"evermux","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);

@@ -214,6 +214,7 @@ impl Hub {
             Input::Woke => self.on_woke(),
             Input::Drain => self.on_drain(),
             Input::Tick => {}
+            takeover => self.on_takeover(takeover),
         }
         self.do_later();
         self.wish = None;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_wire::Message;
 
-use crate::names::{Digest, Seq, SessionId, UpstreamName};
+use crate::handover::{Manifest, ReleasedStream};
+use crate::names::{Digest, Generation, Handshake, Seq, SessionId, Trajectory, UpstreamName, WireId};
 use crate::record::{Fingerprint, JournalledAnswer, JournalledCall, Record};
 use crate::seal::{EventClaim, LinkClaim};
 
@@ -113,6 +114,10 @@ pub struct Delivery {
     pub identity: Option<Digest>,
     /// Part of a 2025-03-26 batch: its events carry no id.
     pub batched: bool,
+    /// It came through the socket of a process that drains: relayed by the active one, and never relayed on.
+    pub relayed: bool,
+    /// This process, which was believed to have it, has not: it was handed on, or never taken there.
+    pub declined_by: Option<Generation>,
 }
 
 /// One thing that happened on an exchange with an upstream, in the order it happened.
@@ -271,6 +276,54 @@ pub enum Input {
     Woke,
     /// Stop taking work, finish what runs.
     Drain,
+    /// A successor wants to take over: begin nothing that cannot be handed over, and say
+    /// [`Prepared`](crate::output::Output::Prepared) once nothing of that kind is under way and the successor's ids
+    /// are on disk. Calls go on.
+    Prepare,
+    /// Handle nothing any more until the decision; what comes waits. Answered by
+    /// [`Handed`](crate::output::Output::Handed). Only after `Prepared`.
+    Freeze,
+    /// The takeover came to nothing: go on as if nothing had happened.
+    Resume,
+    /// The successor is active. From here on this process begins nothing, writes no record, ends no session: its calls
+    /// end here, everything else is the successor's. (The decision is written before this is told.)
+    HandOver,
+    /// The successor wants the GET stream of this session.
+    Release(Trajectory),
+    /// First fact of a successor: what it was handed. `living`: the processes that drain.
+    TakenOver {
+        /// What was handed over.
+        manifest: Box<Manifest>,
+        /// The predecessor, and its predecessors that still live.
+        living: Vec<Generation>,
+    },
+    /// A process that drains let go of a GET stream.
+    Released {
+        /// The process.
+        generation: Generation,
+        /// What it said.
+        stream: Box<ReleasedStream>,
+    },
+    /// A call that ran in a process that drains is over.
+    EndedElsewhere {
+        /// Its session.
+        trajectory: Trajectory,
+        /// Its handshake.
+        handshake: Handshake,
+        /// Its id towards the upstream.
+        wire: WireId,
+    },
+    /// A process that drained is gone, which is proven; what its journal says of it.
+    Departed {
+        /// The process.
+        generation: Generation,
+        /// Its calls.
+        journal: Vec<JournalledCall>,
+        /// Answers it took.
+        answers: Vec<JournalledAnswer>,
+        /// Its journal could be read whole.
+        complete: bool,
+    },
     /// A deadline may have passed.
     Tick,
 }

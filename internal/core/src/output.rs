@@ -5,8 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_wire::Segments;
 
+use crate::handover::{Manifest, Relayed, ReleasedStream};
 use crate::input::{ExchangeId, StreamId, Ticket};
-use crate::names::{Handshake, SessionId, Trajectory, UpstreamName};
+use crate::names::{Generation, Handshake, SessionId, Trajectory, UpstreamName, WireId};
 use crate::record::{Fingerprint, JournalEntry, Record, Sync};
 use crate::seal::{EventClaim, LinkClaim};
 use crate::status::Status;
@@ -179,6 +180,33 @@ pub enum Output {
     Note(Note),
     /// Nothing is in flight any more: the process may end.
     Drained,
+    /// Everything is ready for [`Freeze`](crate::input::Input::Freeze).
+    Prepared,
+    /// The core is frozen, and this is what it hands over.
+    Handed(Box<Manifest>),
+    /// Have another process deal with a request.
+    Relay(Box<Relayed>),
+    /// Answer a relayed request: it is none of this process's. Nothing was done about it.
+    NotMine(StreamId),
+    /// Ask a process that drains for the GET stream of a session; the answer is
+    /// [`Released`](crate::input::Input::Released).
+    Release {
+        /// The process.
+        generation: Generation,
+        /// The session.
+        trajectory: Trajectory,
+    },
+    /// Tell the successor: this stream is closed, here is where it stood.
+    Released(Box<ReleasedStream>),
+    /// Tell the successor: this call is over here.
+    CallOver {
+        /// Its session.
+        trajectory: Trajectory,
+        /// Its handshake.
+        handshake: Handshake,
+        /// Its id towards the upstream.
+        wire: WireId,
+    },
 }
 
 /// The orders of one `handle`, oldest first.

@@ -350,6 +350,13 @@ impl Reactor {
             }
             Output::Note(note) => write_note(&note),
             Output::Drained => drop(self.parts.phase.send_replace(Phase::Drained)),
+            Output::Prepared
+            | Output::Handed(_)
+            | Output::Relay(_)
+            | Output::NotMine(_)
+            | Output::Release { .. }
+            | Output::Released(_)
+            | Output::CallOver { .. } => {}
         }
     }
 

@@ -112,6 +112,8 @@ fn delivery(via: Via, sealer: &Sealer, headers: &HeaderMap) -> Result<Delivery, 
         after,
         identity: checked(headers, "Evermux-Identity", "32 hex digits", |text| text.parse().ok())?,
         batched: false,
+        relayed: false,
+        declined_by: None,
     })
 }
 

@@ -302,6 +302,7 @@ impl World {
                 self.notes.push(note);
             }
             Output::Drained => self.drained = true,
+            other => panic!("nobody takes over here: {other:?}"),
         }
     }
 
@@ -517,6 +518,7 @@ impl World {
             after: state.sent[&seq].last_event.clone(),
             identity: state.identity,
             batched: state.batched,
+            ..Delivery::default()
         };
         let is_greeting = state.sent[&seq].body.contains("\"initialize\"");
         let from = match &state.link {

@@ -1,0 +1,160 @@
+//! What a process hands to its successor: everything that the successor cannot read from the state directory or
+//! from the names that clients present, as plain values (design §8).
+//!
+//! It is exact, because a frozen core handles nothing: between [`Output::Handed`](crate::output::Output) and the
+//! decision nothing in it can change. The frame format belongs to the shell.
+
+use mcp_wire::Id;
+
+use crate::class::Declared;
+use crate::input::{Delivery, Sender, StreamId};
+use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, Trajectory, UpstreamName, WireId};
+use crate::record::Record;
+use crate::seal::{LinkClaim, Place};
+
+/// All of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// The process that hands over.
+    pub generation: Generation,
+    /// Its sessions that have a record.
+    pub sessions: Vec<HandedSession>,
+    /// Its links.
+    pub links: Vec<HandedLink>,
+    /// Links that their clients ended, oldest first: their ids open, but are not served any more.
+    pub ended: Vec<LinkNonce>,
+}
+
+/// How a session stands as it is handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It works: no contact is needed before it is used.
+    Ready,
+    /// It was not in contact, or its last contact left a doubt: first contact is due, as after a cold start.
+    Dormant,
+    /// Its server lost it; the next step is a fresh handshake in the same trajectory.
+    Lost,
+    /// The same, and the config forbids to replace it.
+    LostForGood,
+}
+
+/// One session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedSession {
+    /// As it stands in memory, which may be newer than the file in times and cursor. Its `ids_reserved_until` is on
+    /// disk.
+    pub record: Record,
+    /// How it stands.
+    pub standing: Standing,
+    /// The successor's first block of ids, `start..end`, reserved on disk; empty if none was needed.
+    pub ids: (u64, u64),
+    /// The process that holds its GET stream, if one was open or about to be. It is to be asked to let go of it
+    /// before another is opened.
+    pub stream: Option<Generation>,
+    /// Calls that run in processes that drain, the predecessor's own among them.
+    pub calls: Vec<HandedCall>,
+    /// Questions that wait for an answer there.
+    pub asks: Vec<HandedAsk>,
+}
+
+/// A call that ends in the process where it began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedCall {
+    /// Where that is.
+    pub generation: Generation,
+    /// Whose it is.
+    pub link: LinkNonce,
+    /// The client's own id of it.
+    pub client_id: Id,
+    /// Its id towards the upstream.
+    pub wire: WireId,
+    /// The handshake it was sent in.
+    pub handshake: Handshake,
+    /// Its client has cancelled it.
+    pub cancelled: bool,
+}
+
+/// A question that waits for its client's answer in the process that showed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandedAsk {
+    /// Which process.
+    pub generation: Generation,
+    /// The handshake that asked.
+    pub handshake: Handshake,
+    /// The call on whose stream it came; 0 for the GET stream.
+    pub wire: WireId,
+    /// A hash of the server's own id.
+    pub ask: Digest,
+}
+
+/// One link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedLink {
+    /// What its id says.
+    pub claim: LinkClaim,
+    /// What its client said of itself, for a session of its own.
+    pub own: Option<Declared>,
+    /// Every number below is settled for the client.
+    pub acked: Seq,
+    /// Numbers below were dropped without an acknowledgement.
+    pub forgotten: Seq,
+    /// Numbers that were taken, and the process that knows what became of them.
+    pub numbers: Vec<(Seq, Generation)>,
+    /// It had a GET stream, and is waited for with everything that comes meanwhile.
+    pub listening: bool,
+}
+
+/// A session's GET stream was let go of by the process that held it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReleasedStream {
+    /// Which session.
+    pub trajectory: Trajectory,
+    /// Of which handshake.
+    pub handshake: Handshake,
+    /// The last event that was passed on; the next stream goes on from there.
+    pub cursor: Option<String>,
+    /// How far each listener that comes back by event id has got: it missed nothing if it comes back with this.
+    pub heard: Vec<(LinkNonce, Place)>,
+}
+
+/// Which process a request is relayed to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// The active one, on the main socket.
+    Successor,
+    /// One that drains, on its own socket.
+    Draining(Generation),
+}
+
+/// A request that another process deals with. What that one answers is this one's answer, as it comes; nothing of it
+/// is looked at. If its response was begun (an event stream without events), the events follow.
+///
+/// A peer that says it knows nothing of it ([`Output::NotMine`](crate::output::Output)) gives it back: the same input
+/// again, with that peer in [`Delivery::declined_by`]. A draining peer that is gone does so once its end was taken
+/// (`Input::Departed`).
+#[derive(Debug, Clone)]
+pub struct Relayed {
+    /// The client's response.
+    pub stream: StreamId,
+    /// To whom.
+    pub to: Peer,
+    /// The upstream named in the path.
+    pub upstream: UpstreamName,
+    /// Its link.
+    pub from: Sender,
+    /// What it is.
+    pub what: RelayedVerb,
+    /// How it came; `declined_by` says to the peer whose it is no more.
+    pub delivery: Delivery,
+}
+
+/// The request itself.
+#[derive(Debug, Clone)]
+pub enum RelayedVerb {
+    /// POST of this message.
+    Post(mcp_wire::Message),
+    /// GET.
+    Listen,
+    /// DELETE.
+    EndLink,
+}
