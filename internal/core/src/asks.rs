@@ -7,6 +7,7 @@
 
 pub(crate) mod answers;
 mod ends;
+mod handed;
 mod lane;
 mod owner;
 
@@ -195,6 +196,9 @@ impl Hub {
             Purpose::Call(call) | Purpose::Replay(call) => Some(call),
             _ => None,
         };
+        if self.leaves_question(ix, purpose, cursor.as_deref()) {
+            return;
+        }
         let wire = call.and_then(|call| self.calls.get(&call)?.wire).unwrap_or(WireId(0));
         let mut claim = AskClaim { link: LinkNonce(0), trajectory, handshake, wire, id: id.clone() };
         let key = AskKey::of(&claim);
@@ -498,7 +502,7 @@ impl Hub {
         }
     }
 
-    fn remember_elicitation(&mut self, ix: SessionIx, link: LinkNonce, id: String) {
+    pub(crate) fn remember_elicitation(&mut self, ix: SessionIx, link: LinkNonce, id: String) {
         if id.len() > LONGEST_ID {
             return;
         }

@@ -34,6 +34,9 @@ impl Hub {
         state.stage = Stage::Waiting;
         state.pause = None;
         let (ix, greeting) = (state.session, state.greeting);
+        if self.is_handed_over() {
+            return self.relay_call(call);
+        }
         if self.draining {
             self.fail(call, &draining());
             return;
@@ -236,7 +239,7 @@ impl Hub {
     }
 
     /// Takes a call out of every table.
-    fn let_go(&mut self, call: CallId) -> Option<crate::call::Call> {
+    pub(crate) fn let_go(&mut self, call: CallId) -> Option<crate::call::Call> {
         let state = self.calls.remove(&call)?;
         self.timers.cancel(state.deadline);
         self.timers.cancel(state.pause);
@@ -247,6 +250,7 @@ impl Hub {
                 session.in_flight.remove(&wire);
                 let trajectory = session.trajectory;
                 self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
+                self.note_over(trajectory, state.handshake, wire);
             }
         }
         if let Some(link) = self.links.get_mut(&state.link) {
@@ -379,11 +383,13 @@ impl Hub {
     pub(crate) fn forget_wire(&mut self, call: CallId) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let Some(wire) = state.wire.take() else { return };
+        let handshake = state.handshake;
         (state.cursor, state.borrowed) = (None, false);
         if let Some(session) = self.sessions.get_mut(&state.session) {
             session.in_flight.remove(&wire);
             let trajectory = session.trajectory;
             self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
+            self.note_over(trajectory, handshake, wire);
         }
     }
 

@@ -131,15 +131,20 @@ impl Hub {
         for record in records {
             self.load(record);
         }
+        self.remember_calls(journal);
+        self.arm_sweep();
+    }
+
+    /// Calls of processes that ended, which a number or an event id may still claim.
+    pub(crate) fn remember_calls(&mut self, journal: Vec<JournalledCall>) {
         for call in journal {
             self.acknowledged_by(&call);
             match call.seq {
                 Some(seq) => self.remember(seq, call),
-                None if !call.settled => self.unclaimed.push(call),
+                None if !call.settled && !self.unclaimed.contains(&call) => self.unclaimed.push(call),
                 None => {}
             }
         }
-        self.arm_sweep();
     }
 
     /// No call goes out before `initialized` was answered: a journalled one proves it where the record, written

@@ -48,7 +48,7 @@ const MOST_AT_ONCE: usize = 4;
 impl Hub {
     /// Starts what is due, as far as the session and its ids allow.
     pub(crate) fn do_chores(&mut self, ix: SessionIx) {
-        while !self.draining {
+        while self.may_begin() {
             let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.is_ready()) else {
                 return;
             };

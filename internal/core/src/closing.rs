@@ -159,7 +159,7 @@ impl Hub {
     /// A call whose client is away is nobody's to wait for: its client finds it by its number, in the journal.
     pub(crate) fn note_drained(&mut self) {
         let awaited = self.calls.values().any(|call| call.stream.is_some()) || self.has_answers_to_post();
-        if self.draining && !self.drained && !awaited && self.held.is_empty() {
+        if self.draining && !self.drained && !awaited && self.held.is_empty() && self.has_let_go() {
             self.drained = true;
             self.order(Output::Drained);
         }
@@ -186,7 +186,7 @@ impl Hub {
             unresolved_operations: self.journal.values().chain(&self.unclaimed).filter(mine).count(),
             protocol_version: session.record.as_ref().map(|record| record.protocol_version.clone()),
             links: self.links.values().filter(|link| self.is_current(session) && uses(link, session)).count(),
-            in_flight: session.in_flight.len() + session.waiting.len(),
+            in_flight: session.in_flight.len() + session.waiting.len() + session.elsewhere.calls.len(),
             initializes: session.initializes,
             since_ms: session.since_ms,
         }

@@ -7,13 +7,14 @@ use crate::call::{Call, CallId};
 use crate::class::{Class, Declared};
 use crate::failure::{self, Failure};
 use crate::flights::Shared;
+use crate::handover::{Peer, Relayed, RelayedVerb};
 use crate::hub::{Hub, StreamUse};
 use crate::input::{Delivery, Sender, StreamId};
 use crate::link::{Fate, Link};
 use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
 use crate::output::Output;
 use crate::record::JournalEntry;
-use crate::seal::{EventClaim, LinkClaim, Place};
+use crate::seal::{LinkClaim, Place};
 use crate::session::SessionIx;
 use crate::timers::Timer;
 
@@ -33,6 +34,13 @@ impl Hub {
         message: Message,
         delivery: &Delivery,
     ) {
+        if self.is_apart() {
+            let (upstream, from, delivery) = (upstream.clone(), from.clone(), delivery.clone());
+            let what = RelayedVerb::Post(message.clone());
+            if self.is_others(Relayed { stream, to: Peer::Successor, upstream, from, what, delivery }) {
+                return;
+            }
+        }
         let is_greeting = message.method() == Some(method::INITIALIZE);
         // A newer client asks this before anything else, without a session; what it gets decides whether it falls back
         // to a handshake (B46).
@@ -334,6 +342,8 @@ impl Hub {
                 self.order(Output::End(stream));
                 true
             }
+            // Known here to be nowhere else: it was routed before.
+            Some(Fate::Elsewhere(_)) => self.answer_unknown(stream, link, message),
             Some(Fate::Done) if repeatable => false,
             Some(Fate::Done) => self.answer_unknown(stream, link, message),
             None if settled_long_ago => self.answer_unknown(stream, link, message),
@@ -424,8 +434,15 @@ impl Hub {
         stream: StreamId,
         upstream: &UpstreamName,
         from: Sender,
-        after: Option<EventClaim>,
+        delivery: Delivery,
     ) {
+        if self.is_apart() {
+            let (upstream, from, delivery) = (upstream.clone(), from.clone(), delivery.clone());
+            let what = RelayedVerb::Listen;
+            if self.is_others(Relayed { stream, to: Peer::Successor, upstream, from, what, delivery }) {
+                return;
+            }
+        }
         if !self.upstreams.contains_key(upstream) {
             self.refuse_unknown_upstream(stream, upstream, None);
             return;
@@ -435,7 +452,7 @@ impl Hub {
             _ => return self.refuse_foreign_link(stream, upstream, None),
         };
         let link = self.revive(claim);
-        let after = match after {
+        let after = match delivery.after {
             Some(after) if after.is_of_call() => return self.resume_stream(stream, link, after),
             other => other,
         };
@@ -451,6 +468,7 @@ impl Hub {
         }
         let Some(state) = self.links.get_mut(&link) else { return };
         let (old, missed) = (state.listening.replace(stream), std::mem::take(&mut state.missed));
+        state.awaited_until = None;
         if let Some(old) = old {
             self.streams.remove(&old);
             self.lose_sight(old);
@@ -473,7 +491,20 @@ impl Hub {
     }
 
     /// Ends the link and nothing else: others use the session (2025-11-25, "Session Management", the client's DELETE).
-    pub(crate) fn on_link_ended(&mut self, stream: StreamId, upstream: &UpstreamName, from: &Sender) {
+    pub(crate) fn on_link_ended(
+        &mut self,
+        stream: StreamId,
+        upstream: &UpstreamName,
+        from: &Sender,
+        delivery: &Delivery,
+    ) {
+        if self.is_apart() {
+            let (upstream, from, what) = (upstream.clone(), from.clone(), RelayedVerb::EndLink);
+            let delivery = delivery.clone();
+            if self.is_others(Relayed { stream, to: Peer::Successor, upstream, from, what, delivery }) {
+                return;
+            }
+        }
         let known = self.upstreams.contains_key(upstream);
         match from {
             // One whose upstream is not configured any more is to be forgotten all the same.

@@ -46,6 +46,7 @@ impl Hub {
         settling
             || self.has_open_asks(ix)
             || self.has_answers_for(ix)
+            || self.runs_elsewhere(ix)
             || self.calls.values().any(|call| call.session == ix)
     }
 
@@ -53,7 +54,7 @@ impl Hub {
     pub(crate) fn end_if_over(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get(&ix) else { return };
         let Some(why) = self.superseded(session) else { return };
-        if !self.draining && self.has_credentials(ix) && !self.is_live(ix) {
+        if self.may_begin() && self.has_credentials(ix) && !self.is_live(ix) {
             self.end_session(ix, why, Farewell::Delete);
         }
     }

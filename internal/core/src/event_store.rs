@@ -374,6 +374,11 @@ impl Hub {
         }
     }
 
+    /// The events of that response are here.
+    pub(crate) fn keeps_trail(&self, place: Place) -> bool {
+        place.generation == self.generation && self.store.trails.contains_key(&TrailId(place.trail))
+    }
+
     /// A client came back with the id of an event of this process. `false`: the store cannot say what followed it.
     pub(crate) fn resume_from_store(
         &mut self,
@@ -445,6 +450,7 @@ impl Hub {
         after: Option<&EventClaim>,
     ) -> bool {
         let Some(known) = self.links.get(&link).map(|state| state.trail) else { return false };
+        let moved = self.heard.remove(&link);
         let place = after.and_then(|after| after.place).filter(|place| place.generation == self.generation);
         let seen = place.filter(|place| known.is_some_and(|known| known.0 == place.trail));
         if let (Some(seen), Some(known)) = (seen, known)
@@ -463,7 +469,11 @@ impl Hub {
             state.trail = trail;
         }
         self.prime_stream(stream);
-        false
+        // It came over from a process that drains: whether it has heard all that was told there.
+        let seen = after.and_then(|after| after.place);
+        moved.zip(seen).is_some_and(|(told, seen)| {
+            (told.generation, told.trail) == (seen.generation, seen.trail) && seen.number < told.number
+        })
     }
 }
 

@@ -242,6 +242,10 @@ impl Hub {
             self.launch(call);
             return;
         }
+        // What the record has to say may not change in the middle of a takeover.
+        if !matches!(want, Want::List(_)) && !self.may_begin() {
+            return self.put_off(call);
+        }
         match want {
             Want::List(list) => self.send_list(call, &list),
             Want::Subscribe(uri) => self.subscribe(call, &uri),

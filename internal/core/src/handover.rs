@@ -4,12 +4,15 @@
 //! It is exact, because a frozen core handles nothing: between [`Output::Handed`](crate::output::Output) and the
 //! decision nothing in it can change. The frame format belongs to the shell.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use mcp_wire::Id;
 
 use crate::class::Declared;
 use crate::input::{Delivery, Sender, StreamId};
 use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, Trajectory, UpstreamName, WireId};
-use crate::record::Record;
+use crate::record::{JournalledCall, Record};
 use crate::seal::{LinkClaim, Place};
 
 /// All of it.
@@ -23,6 +26,27 @@ pub struct Manifest {
     pub links: Vec<HandedLink>,
     /// Links that their clients ended, oldest first: their ids open, but are not served any more.
     pub ended: Vec<LinkNonce>,
+    /// Calls of processes that ended before, which a number or an event id may still claim.
+    pub journal: Vec<JournalledCall>,
+    /// Questions that are over, oldest first: nothing is asked or answered twice.
+    pub closed: Vec<ClosedAsk>,
+    /// Numbers under which former processes took answers to questions.
+    pub replies: Vec<(LinkNonce, Seq)>,
+    /// It is not known for so long which calls of former processes run.
+    pub doubt: Duration,
+}
+
+/// A question that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClosedAsk {
+    /// The session that asked.
+    pub trajectory: Trajectory,
+    /// Its handshake.
+    pub handshake: Handshake,
+    /// The call on whose stream it came; 0 elsewhere.
+    pub wire: WireId,
+    /// A hash of the server's own id.
+    pub ask: Digest,
 }
 
 /// How a session stands as it is handed over.
@@ -46,6 +70,8 @@ pub struct HandedSession {
     pub record: Record,
     /// How it stands.
     pub standing: Standing,
+    /// Why it was lost, if it was.
+    pub reason: Option<String>,
     /// The successor's first block of ids, `start..end`, reserved on disk; empty if none was needed.
     pub ids: (u64, u64),
     /// The process that holds its GET stream, if one was open or about to be. It is to be asked to let go of it
@@ -55,6 +81,12 @@ pub struct HandedSession {
     pub calls: Vec<HandedCall>,
     /// Questions that wait for an answer there.
     pub asks: Vec<HandedAsk>,
+    /// Calls that are over for their clients and may still run at the server: handshake, link, and for how long.
+    pub loose: Vec<(Handshake, LinkNonce, Duration)>,
+    /// Elicitations whose completion is still to be told, and to whom.
+    pub elicitations: Vec<(String, LinkNonce)>,
+    /// Lasting news of this session that links of former processes have not heard, oldest first.
+    pub news: Vec<Bytes>,
 }
 
 /// A call that ends in the process where it began.
@@ -102,6 +134,8 @@ pub struct HandedLink {
     pub numbers: Vec<(Seq, Generation)>,
     /// It had a GET stream, and is waited for with everything that comes meanwhile.
     pub listening: bool,
+    /// What its next GET stream begins with.
+    pub missed: Vec<Bytes>,
 }
 
 /// A session's GET stream was let go of by the process that held it.
@@ -115,6 +149,21 @@ pub struct ReleasedStream {
     pub cursor: Option<String>,
     /// How far each listener that comes back by event id has got: it missed nothing if it comes back with this.
     pub heard: Vec<(LinkNonce, Place)>,
+    /// What came for links that had no stream there.
+    pub missed: Vec<(LinkNonce, Bytes)>,
+}
+
+/// News of the session that came on the stream of a call which ends elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Which session.
+    pub trajectory: Trajectory,
+    /// Of which handshake.
+    pub handshake: Handshake,
+    /// The notification.
+    pub message: Bytes,
+    /// Whoever has heard it already.
+    pub told: Option<LinkNonce>,
 }
 
 /// Which process a request is relayed to.

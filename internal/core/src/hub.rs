@@ -1,12 +1,13 @@
 //! The composition of the core: routes each fact to the machine it concerns, and nothing else.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::asks::Asks;
 use crate::call::{Call, CallId};
 use crate::ending::Ending;
 use crate::event_store::EventStore;
 use crate::flights::Later;
+use crate::handing::Role;
 use crate::input::{ExchangeId, Input, Limits, Mono, Now, Policy, StreamId, Ticket};
 use crate::link::Link;
 use crate::mint::Mint;
@@ -14,7 +15,7 @@ use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, UpstreamName, 
 use crate::output::{Outbox, Output};
 use crate::record::{Fingerprint, JournalledCall};
 use crate::renewal::Credentials;
-use crate::seal::Sealer;
+use crate::seal::{Place, Sealer};
 use crate::session::{PoolKey, Session, SessionIx};
 use crate::timers::{Timer, TimerId, Timers};
 use crate::wishes::Wishes;
@@ -85,10 +86,12 @@ pub(crate) struct Exchange {
 /// What a persisted order was for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// The record of a fresh session, with its ids up to here.
-    Creation(SessionIx, u64),
-    /// Ids up to here.
+    /// The record of a fresh session.
+    Creation(SessionIx),
+    /// A block of ids from here.
     Reservation(SessionIx, u64),
+    /// The successor's first block, from here.
+    Grant(SessionIx, u64),
     /// Anything that nobody waits for.
     Update,
 }
@@ -138,6 +141,11 @@ pub struct Hub {
     pub(crate) sealer: Sealer,
     pub(crate) daily: Option<TimerId>,
     pub(crate) limits: Limits,
+    pub(crate) role: Role,
+    /// Processes that drain.
+    pub(crate) living: BTreeSet<Generation>,
+    /// How far listeners got in processes that drain.
+    pub(crate) heard: BTreeMap<LinkNonce, Place>,
     counter: u64,
 }
 
@@ -177,7 +185,11 @@ impl Hub {
             sealer,
             daily: None,
             limits: Limits::default(),
-            counter: 0,
+            role: Role::Active,
+            living: BTreeSet::new(),
+            heard: BTreeMap::new(),
+            // Names of exchanges and responses are told apart over processes, in logs and tests.
+            counter: generation.0 << 32,
         }
     }
 
@@ -185,9 +197,19 @@ impl Hub {
     pub fn handle(&mut self, now: Now, input: Input, out: &mut Outbox) {
         // A clock that steps back would make deadlines due twice.
         self.now = Now { mono: now.mono.max(self.now.mono), wall_ms: now.wall_ms };
+        let Some(input) = self.unless_frozen(input) else { return };
         while let Some(timer) = self.timers.due(self.now.mono) {
             self.ring(timer);
         }
+        self.take(input);
+        self.do_later();
+        self.wish = None;
+        self.note_prepared();
+        self.note_drained();
+        out.append(&mut self.out);
+    }
+
+    pub(crate) fn take(&mut self, input: Input) {
         match input {
             Input::Configured(policies) => self.on_configured(policies),
             Input::Limits(limits) => self.limits = limits,
@@ -203,10 +225,12 @@ impl Hub {
             Input::Posted { stream, upstream, from, message, delivery } => {
                 self.on_posted(stream, &upstream, from, message, &delivery);
             }
-            Input::Listening { stream, upstream, from, after } => {
-                self.on_listening(stream, &upstream, from, after);
+            Input::Listening { stream, upstream, from, delivery } => {
+                self.on_listening(stream, &upstream, from, delivery);
             }
-            Input::LinkEnded { stream, upstream, from } => self.on_link_ended(stream, &upstream, &from),
+            Input::LinkEnded { stream, upstream, from, delivery } => {
+                self.on_link_ended(stream, &upstream, &from, &delivery);
+            }
             Input::StreamClosed(stream) => self.on_stream_closed(stream),
             Input::Exchange(exchange, fact) => self.on_exchange(exchange, fact),
             Input::Persisted { ticket, ok } => self.on_persisted(ticket, ok),
@@ -216,10 +240,6 @@ impl Hub {
             Input::Tick => {}
             takeover => self.on_takeover(takeover),
         }
-        self.do_later();
-        self.wish = None;
-        self.note_drained();
-        out.append(&mut self.out);
     }
 
     /// Bytes of events that are kept for plain clients, for tests.
@@ -261,10 +281,13 @@ impl Hub {
 
     /// When [`Input::Tick`] is due next.
     pub fn deadline(&self) -> Option<Mono> {
-        self.timers.next()
+        self.timers.next().filter(|_| !self.is_frozen())
     }
 
-    fn ring(&mut self, timer: Timer) {
+    pub(crate) fn ring(&mut self, timer: Timer) {
+        if self.waits_for_takeover(timer) {
+            return;
+        }
         match timer {
             Timer::Call(call) => self.on_call_deadline(call),
             Timer::CancelGrace(call) => self.pass_cancel_on(call),
@@ -282,6 +305,8 @@ impl Hub {
             Timer::Grace(session) => self.on_grace_over(session),
             Timer::Sweep => self.on_sweep(),
             Timer::Daily => self.on_daily(),
+            Timer::Unreleased(session) => self.on_unreleased(session),
+            Timer::LetGo => self.let_all_streams_go(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_wire::Message;
 
-use crate::handover::{Manifest, ReleasedStream};
+use crate::handover::{Forwarded, Manifest, ReleasedStream};
 use crate::names::{Digest, Generation, Handshake, Seq, SessionId, Trajectory, UpstreamName, WireId};
 use crate::record::{Fingerprint, JournalledAnswer, JournalledCall, Record};
 use crate::seal::{EventClaim, LinkClaim};
@@ -246,8 +246,8 @@ pub enum Input {
         upstream: UpstreamName,
         /// Its link.
         from: Sender,
-        /// Where it wants to go on.
-        after: Option<EventClaim>,
+        /// How it came, and where it wants to go on.
+        delivery: Delivery,
     },
     /// A DELETE came from a client.
     LinkEnded {
@@ -257,6 +257,8 @@ pub enum Input {
         upstream: UpstreamName,
         /// Its link.
         from: Sender,
+        /// How it came.
+        delivery: Delivery,
     },
     /// A client's response body is gone, or was written to its end.
     StreamClosed(StreamId),
@@ -313,6 +315,8 @@ pub enum Input {
         /// Its id towards the upstream.
         wire: WireId,
     },
+    /// A process that drains passed on news of a session.
+    Forwarded(Box<Forwarded>),
     /// A process that drained is gone, which is proven; what its journal says of it.
     Departed {
         /// The process.

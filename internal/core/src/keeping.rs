@@ -38,6 +38,10 @@ pub(crate) struct Held {
 impl Hub {
     /// Writes the session's record as it stands.
     pub(crate) fn write_record(&mut self, ix: SessionIx, sync: Sync, pending: Pending) -> Option<Ticket> {
+        // From the decision on the record is the successor's.
+        if self.is_handed_over() {
+            return None;
+        }
         let generation = self.generation;
         let now = self.now;
         let session = self.sessions.get_mut(&ix)?;
@@ -101,13 +105,19 @@ impl Hub {
 
     /// Reserves the next block of ids: on disk before the first of them is used (D9).
     pub(crate) fn reserve(&mut self, ix: SessionIx) {
+        if !self.may_reserve() {
+            return;
+        }
         let Some(session) = self.sessions.get_mut(&ix).filter(|session| session.reserving.is_none()) else {
             return;
         };
-        let until = session.ids.end() + BLOCK;
+        let own = session.ids.end();
         let Some(record) = session.record.as_mut() else { return };
+        // Behind what was granted to a successor, too.
+        let start = own.max(record.ids_reserved_until);
+        let until = start + BLOCK;
         record.ids_reserved_until = until;
-        let ticket = self.write_record(ix, Sync::Durable, Pending::Reservation(ix, until));
+        let ticket = self.write_record(ix, Sync::Durable, Pending::Reservation(ix, start));
         if let Some(session) = self.sessions.get_mut(&ix) {
             session.reserving = ticket;
             self.timers.cancel(session.reserve_again.take());
@@ -119,13 +129,14 @@ impl Hub {
         self.degraded = !ok;
         self.let_held_go(ticket);
         match pending {
-            Pending::Creation(ix, until) => self.on_recorded(ix, until, ok),
-            Pending::Reservation(ix, until) => self.on_reserved(ix, until, ok),
+            Pending::Creation(ix) => self.acknowledge(ix),
+            Pending::Reservation(ix, start) => self.on_reserved(ix, start, ok),
+            Pending::Grant(ix, start) => self.on_granted(ix, start, ok),
             Pending::Update => {}
         }
     }
 
-    fn on_reserved(&mut self, ix: SessionIx, until: u64, ok: bool) {
+    fn on_reserved(&mut self, ix: SessionIx, start: u64, ok: bool) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.reserving = None;
         if !ok {
@@ -141,7 +152,7 @@ impl Hub {
             }
             return;
         }
-        session.ids.granted(until);
+        session.ids.granted(start, start + BLOCK);
         match session.phase {
             Phase::Waking => self.first_contact(ix),
             Phase::Resting(Rest::Ready) => self.release(ix),

@@ -39,8 +39,10 @@ impl Hub {
         {
             return self.fail_waiting(ix, &failure);
         }
+        let may_begin = self.may_begin();
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         match session.phase {
+            Phase::Resting(Rest::Fresh | Rest::Dormant) if !may_begin => {}
             Phase::Resting(Rest::Fresh) => self.begin_initialize(ix),
             Phase::Resting(Rest::Dormant) => {
                 session.phase = Phase::Waking;
@@ -98,10 +100,12 @@ impl Hub {
 
     /// The one `initialize` of a loss or a first use, for any number of waiters (D18).
     pub(crate) fn begin_initialize(&mut self, ix: SessionIx) {
-        if self.draining {
+        let may_begin = self.may_begin();
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        // One that is under way already goes on with its next attempt.
+        if self.draining || !(may_begin || session.phase == Phase::Initializing) {
             return;
         }
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
         if session.handshake.0 == 0 {
             // No session exists whose ids could be met again: failed handshakes must not use the block up.
             session.ids = Ids::first_block();
@@ -208,19 +212,11 @@ impl Hub {
         }
         session.phase = Phase::Recording;
         self.note_attach(ix);
-        self.write_record(ix, Sync::Durable, Pending::Creation(ix, reserved));
+        self.write_record(ix, Sync::Durable, Pending::Creation(ix));
     }
 
-    pub(crate) fn on_recorded(&mut self, ix: SessionIx, until: u64, ok: bool) {
-        let Some(session) = self.sessions.get_mut(&ix) else { return };
-        // Without a record the session is usable while this process lives; status says that nothing can be
-        // promised beyond.
-        if ok {
-            session.ids.granted(until);
-        }
-        self.acknowledge(ix);
-    }
-
+    /// Its record is written. Without one the session is usable while this process lives; status says that nothing can
+    /// be promised beyond.
     pub(crate) fn acknowledge(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         session.phase = Phase::Acknowledging;

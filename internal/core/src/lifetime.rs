@@ -124,7 +124,7 @@ impl Hub {
         if mine().count() < MOST_SESSIONS {
             return true;
         }
-        if self.draining {
+        if !self.may_begin() {
             return false;
         }
         let used = |(ix, session): (&SessionIx, &crate::session::Session)| {

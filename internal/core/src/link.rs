@@ -9,7 +9,7 @@ use crate::class::{Class, Declared};
 use crate::event_store::TrailId;
 use crate::input::{Mono, StreamId};
 use crate::lists::Pages;
-use crate::names::{Continuation, Digest, Seq};
+use crate::names::{Continuation, Digest, Generation, Seq};
 use crate::seal::LinkClaim;
 use crate::status::Status;
 
@@ -22,6 +22,8 @@ pub(crate) enum Fate {
     Answered(Segments),
     /// Done, and nothing to repeat.
     Done,
+    /// A process that drains knows.
+    Elsewhere(Generation),
 }
 
 /// An answer larger than this is not kept after it was handed to its response: the response is a local socket,
@@ -30,6 +32,9 @@ pub(crate) const LARGEST_KEPT: usize = 64 * 1024;
 
 /// News kept for a link without a GET stream; what is kept only says that something is to be fetched again.
 const MOST_MISSED: usize = 64;
+
+/// The same for one whose stream moves to another process: what it heard there goes on here.
+const MOST_AWAITED: usize = 512;
 
 /// Acks are journalled in steps of this many, so that an idle journal is not written for each message.
 pub(crate) const ACK_STEP: u64 = 64;
@@ -63,6 +68,9 @@ pub(crate) struct Link {
     /// The events of its GET stream, if it is a plain client's.
     pub(crate) trail: Option<TrailId>,
     pub(crate) heard: Mono,
+    /// Until then everything is kept for it that it would have heard: its GET stream is on its way from one process
+    /// to the next.
+    pub(crate) awaited_until: Option<Mono>,
     /// The attach and status it was last told in `_meta`.
     pub(crate) told: Option<(Continuation, Status)>,
 }
@@ -84,6 +92,7 @@ impl Link {
             pending: BTreeSet::new(),
             trail: None,
             heard,
+            awaited_until: None,
             told: None,
         }
     }
@@ -125,8 +134,10 @@ impl Link {
     /// Keeps news for its next GET stream. The same news twice is one. A copy: what comes on a call's stream carries
     /// its reader's permit, and nobody may come for it.
     pub(crate) fn miss(&mut self, data: &Segments) {
-        let known = self.missed.iter().any(|other| other.iter().flatten().eq(data.iter().flatten()));
-        if !known && self.missed.len() < MOST_MISSED {
+        let awaited = self.awaited_until.is_some();
+        let known =
+            !awaited && self.missed.iter().any(|other| other.iter().flatten().eq(data.iter().flatten()));
+        if !known && self.missed.len() < if awaited { MOST_AWAITED } else { MOST_MISSED } {
             self.missed.push(copy_of(data));
         }
     }

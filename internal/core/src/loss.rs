@@ -47,6 +47,9 @@ fn lost(session: &Session, symptom: &'static str, now: Now) -> Note {
 impl Hub {
     /// The server does not know the session any more. News of a loss already being dealt with joins it.
     pub(crate) fn on_gone(&mut self, ix: SessionIx, symptom: &'static str) {
+        if self.leaves_to_next(ix) {
+            return;
+        }
         let now = self.now.mono;
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         let present = matches!(
@@ -98,6 +101,9 @@ impl Hub {
 
     /// The credentials were refused in this session; a fresh handshake shows whether it was the session.
     pub(crate) fn on_denied(&mut self, ix: SessionIx, symptom: &'static str) {
+        if self.leaves_to_next(ix) {
+            return;
+        }
         let Some(session) = self.sessions.get(&ix) else { return };
         let rest = match session.phase {
             Phase::Resting(Rest::Ready) => Rest::Ready,
@@ -206,7 +212,7 @@ impl Hub {
 
     /// Something was refused that may have to do with the session: a ping tells.
     pub(crate) fn doubt(&mut self, ix: SessionIx) {
-        if self.sessions.get(&ix).is_some_and(crate::session::Session::is_ready) {
+        if !self.leaves_to_next(ix) && self.sessions.get(&ix).is_some_and(crate::session::Session::is_ready) {
             self.probe(ix);
         }
     }
@@ -214,6 +220,9 @@ impl Hub {
     /// One instance of the server does not know the session. Another may, so it is asked again after a pause; a
     /// server that only ever says so has lost it.
     pub(crate) fn on_astray(&mut self, ix: SessionIx, symptom: &'static str) {
+        if self.leaves_to_next(ix) {
+            return;
+        }
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         let present =
             matches!(session.phase, Phase::Resting(Rest::Ready) | Phase::Probing | Phase::Acknowledging);
@@ -250,13 +259,15 @@ impl Hub {
     /// A success names another session than the one it was asked in: the server has put a new one in its place, and
     /// what ours held is gone (decision 0010). `named`: what the response says.
     pub(crate) fn follow_switch(&mut self, ix: SessionIx, named: Option<SessionId>) {
+        // Its successor is told so as well, and it is the one that follows.
+        let handed_over = self.is_handed_over();
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         let Some(record) = session.record.as_ref() else { return };
         let Some(named) = named.filter(|named| record.session_id.as_ref() != Some(named)) else {
             session.switched = false;
             return;
         };
-        if session.flighty {
+        if session.flighty || handed_over {
             return;
         }
         if session.switched {

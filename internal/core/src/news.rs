@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use mcp_wire::{Message, Segments, method};
 
+use crate::handover::Forwarded;
 use crate::hub::{Hub, Purpose};
 use crate::input::ExchangeId;
 use crate::levels::{Level, is_wanted};
@@ -81,6 +82,18 @@ pub(crate) struct Missed {
 }
 
 impl Missed {
+    /// All of it, for a successor.
+    pub(crate) fn told(&self) -> Vec<Bytes> {
+        self.news.iter().map(|(_, message)| message.bytes().clone()).collect()
+    }
+
+    /// News of a former process, which those who were absent then have not heard.
+    pub(crate) fn take_up(&mut self, number: u64, message: Bytes) {
+        if let Ok(message) = Message::parse(message) {
+            self.add(number, &message);
+        }
+    }
+
     fn add(&mut self, number: u64, message: &Message) {
         if self.news.iter().any(|(_, other)| other.bytes() == message.bytes()) {
             return;
@@ -121,7 +134,12 @@ impl Hub {
             _ => self.pass_position(exchange, cursor),
         }
         if current && (purpose == Purpose::Standalone || audience.is_lasting()) {
-            self.fan_out(ix, message, &audience, call.filter(|_| mine).map(|(_, link)| link));
+            let told = call.filter(|_| mine).map(|(_, link)| link);
+            if self.sessions.get(&ix).is_some_and(|session| session.released) {
+                self.forward(ix, message, told);
+            } else {
+                self.fan_out(ix, message, &audience, told);
+            }
         } else if call.is_none() {
             self.order(Output::Note(Note::Dropped("a notification on a stream that is nobody's")));
         }
@@ -139,7 +157,7 @@ impl Hub {
         }
         let Some(session) = self.sessions.get(&ix).filter(|session| self.is_current(session)) else { return };
         let data = self.with_client_ids(ix, message);
-        let mut hearers = Vec::new();
+        let (now, mut hearers) = (self.now.mono, Vec::new());
         for link in self.links.values_mut().filter(|link| uses(link, session)) {
             let nonce = link.claim.nonce;
             if told == Some(nonce) || !audience.includes(session, nonce) {
@@ -147,11 +165,27 @@ impl Hub {
             }
             match link.listening {
                 Some(stream) => hearers.push(stream),
-                None if lasting => link.miss(&data),
+                None if lasting || link.awaited_until.is_some_and(|until| now < until) => link.miss(&data),
                 None => {}
             }
         }
         self.tell_all(hearers, &data);
+    }
+
+    /// Whoever it concerns listens to the successor by now.
+    fn forward(&mut self, ix: SessionIx, message: &Message, told: Option<LinkNonce>) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let (trajectory, handshake) = (session.trajectory, session.handshake);
+        let message = message.bytes().clone();
+        let news = Forwarded { trajectory, handshake, message, told };
+        self.order(Output::Forward(Box::new(news)));
+    }
+
+    /// News that came in another process, for whoever is here.
+    pub(crate) fn fan_out_news(&mut self, ix: SessionIx, message: &Message, told: Option<LinkNonce>) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let audience = Audience::of(session, message);
+        self.fan_out(ix, message, &audience, told);
     }
 
     /// One link may have missed something that this process told it.

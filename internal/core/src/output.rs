@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_wire::Segments;
 
-use crate::handover::{Manifest, Relayed, ReleasedStream};
+use crate::handover::{Forwarded, Manifest, Relayed, ReleasedStream};
 use crate::input::{ExchangeId, StreamId, Ticket};
 use crate::names::{Generation, Handshake, SessionId, Trajectory, UpstreamName, WireId};
 use crate::record::{Fingerprint, JournalEntry, Record, Sync};
@@ -198,6 +198,8 @@ pub enum Output {
     },
     /// Tell the successor: this stream is closed, here is where it stood.
     Released(Box<ReleasedStream>),
+    /// Tell the successor: this news came here, and concerns links that are there by now.
+    Forward(Box<Forwarded>),
     /// Tell the successor: this call is over here.
     CallOver {
         /// Its session.

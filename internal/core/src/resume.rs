@@ -1,6 +1,6 @@
 //! The one function that decides whether a stored session may be continued (D10).
 //!
-//! Disk is one source of a record; a takeover is to be the other, with the same value and the same checks. File
+//! Disk is one source of a record, a takeover the other, with the same value and the same checks. File
 //! safety, format version, digest, witness and lock were checked by the store before a record got here.
 
 use crate::record::{Fingerprint, HandshakeState, Record};
@@ -10,6 +10,8 @@ use crate::record::{Fingerprint, HandshakeState, Record};
 pub enum Source {
     /// A file that a former process left.
     Disk,
+    /// What a predecessor handed over.
+    Takeover,
 }
 
 /// The verdict.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::call::CallId;
 use crate::class::Declared;
+use crate::elsewhere::Elsewhere;
 use crate::failure::Failure;
 use crate::flights::Common;
 use crate::ids::Ids;
@@ -170,6 +171,12 @@ pub(crate) struct Session {
     /// What its links share of it.
     pub(crate) common: Common,
     pub(crate) standalone: Standalone,
+    /// The successor's first ids, if they are on disk.
+    pub(crate) granted: Option<(u64, u64)>,
+    /// Handed over, and so is whatever came for its listeners.
+    pub(crate) released: bool,
+    /// What processes that drain have of it.
+    pub(crate) elsewhere: Elsewhere,
     /// How long its server wants to be left alone before that stream is asked for again; the last it said (SSE `retry`).
     pub(crate) standalone_retry: Option<Duration>,
     pub(crate) standalone_failures: u32,
@@ -238,6 +245,9 @@ impl Session {
             in_flight: BTreeMap::new(),
             common: Common::default(),
             standalone: Standalone::Closed,
+            granted: None,
+            released: false,
+            elsewhere: Elsewhere::default(),
             standalone_retry: None,
             standalone_failures: 0,
             stream_doubted: false,

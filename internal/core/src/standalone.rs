@@ -32,7 +32,9 @@ impl Hub {
     /// answer at once (B10).
     pub(crate) fn open_standalone(&mut self, ix: SessionIx) {
         let wanted = self.sessions.get(&ix).is_some_and(|session| {
-            let closed = session.is_ready() && session.standalone == Standalone::Closed;
+            let closed = session.is_ready()
+                && session.standalone == Standalone::Closed
+                && session.elsewhere.stream.is_none();
             let there = session.record.as_ref().is_some_and(|record| record.learned.get_stream == Some(true));
             let kept_up = there && self.is_current(session) && self.is_awake(ix);
             closed && (self.is_listened_to(session) || kept_up)
@@ -270,7 +272,7 @@ impl Hub {
         };
         let used = self.is_current(session)
             && self.links.values().filter(|link| uses(link, session)).any(|link| recent(&link));
-        used || !session.in_flight.is_empty() || self.has_open_asks(ix)
+        used || !session.in_flight.is_empty() || self.has_open_asks(ix) || self.runs_elsewhere(ix)
     }
 }
 

@@ -43,6 +43,10 @@ pub(crate) enum Timer {
     Sweep,
     /// Sessions that nobody uses are.
     Daily,
+    /// A successor that asks for no GET stream gets them all.
+    LetGo,
+    /// A GET stream that a process which drains does not let go of.
+    Unreleased(SessionIx),
 }
 
 /// Names one armed timer.

@@ -14,7 +14,7 @@ impl Hub {
     /// out by its own probes. The ping moves no phase on, other than the first contact does: the network often comes
     /// back seconds after the clock, and a failed ping must not put the session into back-off before anybody wanted it.
     pub(crate) fn on_woke(&mut self) {
-        if self.draining {
+        if !self.may_begin() {
             return;
         }
         let ready = self.sessions.iter().filter(|(_, session)| session.is_ready()).map(|(ix, _)| *ix);

@@ -108,10 +108,9 @@ impl Face {
                 self.post(stream, post, body).await.unwrap_or_else(|reply| *reply)
             }
             Method::GET => {
-                let after = delivery.after;
-                self.ask(comments, stream, Input::Listening { stream, upstream, from, after }).await
+                self.ask(comments, stream, Input::Listening { stream, upstream, from, delivery }).await
             }
-            _ => self.ask(comments, stream, Input::LinkEnded { stream, upstream, from }).await,
+            _ => self.ask(comments, stream, Input::LinkEnded { stream, upstream, from, delivery }).await,
         }
     }
 

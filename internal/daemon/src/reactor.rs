@@ -356,6 +356,7 @@ impl Reactor {
             | Output::NotMine(_)
             | Output::Release { .. }
             | Output::Released(_)
+            | Output::Forward(_)
             | Output::CallOver { .. } => {}
         }
     }

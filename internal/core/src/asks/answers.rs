@@ -75,7 +75,7 @@ impl Hub {
         false
     }
 
-    fn claim_of(&self, message: &Message) -> Option<AskClaim> {
+    pub(super) fn claim_of(&self, message: &Message) -> Option<AskClaim> {
         let id = message.id()?;
         // A client may spell the string its own way.
         let text: String = serde_json::from_slice(id.as_raw()).ok()?;

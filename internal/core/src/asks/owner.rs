@@ -20,14 +20,14 @@ const MOST_LOOSE: usize = 1024;
 /// Calls that are over for their clients and may still run at the server.
 #[derive(Debug, Default)]
 pub(crate) struct Loose {
-    calls: VecDeque<(SessionIx, Handshake, LinkNonce, Mono)>,
+    pub(super) calls: VecDeque<(SessionIx, Handshake, LinkNonce, Mono)>,
     /// Until then it is not known which calls run: former processes left journals that cannot be read, or there
     /// were too many.
-    unknown_until: Option<Mono>,
+    pub(super) unknown_until: Option<Mono>,
 }
 
 impl Loose {
-    fn add(&mut self, ix: SessionIx, handshake: Handshake, link: LinkNonce, now: Mono) {
+    pub(super) fn add(&mut self, ix: SessionIx, handshake: Handshake, link: LinkNonce, now: Mono) {
         while self.calls.front().is_some_and(|(.., at)| now.saturating_sub(*at) >= MAY_RUN) {
             self.calls.pop_front();
         }
@@ -114,6 +114,10 @@ impl Hub {
         let running = calls.filter(|call| call.was_sent() && call.handshake == session.handshake);
         let (mut links, mut wanted) = (BTreeSet::new(), false);
         for call in running {
+            links.insert(call.link);
+            wanted |= !call.cancelled;
+        }
+        for call in session.elsewhere.calls.values().filter(|call| call.handshake == session.handshake) {
             links.insert(call.link);
             wanted |= !call.cancelled;
         }

@@ -90,10 +90,12 @@ impl Disk {
 pub struct Journal {
     calls: BTreeMap<(Trajectory, Handshake, WireId), JournalledCall>,
     answers: BTreeSet<JournalledAnswer>,
+    /// Which process wrote what.
+    writers: BTreeMap<(Trajectory, Handshake, WireId), u64>,
 }
 
 impl Journal {
-    pub fn add(&mut self, entry: JournalEntry) {
+    pub fn add(&mut self, writer: u64, entry: JournalEntry) {
         match entry {
             JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms } => {
                 let call = JournalledCall {
@@ -106,6 +108,7 @@ impl Journal {
                     settled: false,
                     at_ms,
                 };
+                self.writers.insert((trajectory, handshake, wire), writer);
                 self.calls.entry((trajectory, handshake, wire)).or_insert(call);
             }
             JournalEntry::Cursor { trajectory, wire, cursor } => {
@@ -137,6 +140,14 @@ impl Journal {
 
     pub fn answers(&self) -> Vec<JournalledAnswer> {
         self.answers.iter().copied().collect()
+    }
+
+    /// What one process left.
+    pub fn left_by(&self, writer: u64) -> Vec<JournalledCall> {
+        let mine = |call: &JournalledCall| {
+            self.writers.get(&(call.trajectory, call.handshake, call.wire)) == Some(&writer)
+        };
+        self.survivors().into_iter().filter(mine).collect()
     }
 
     pub fn survivors(&self) -> Vec<JournalledCall> {

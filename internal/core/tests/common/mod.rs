@@ -13,6 +13,7 @@
 pub mod asks;
 pub mod client;
 pub mod disk;
+pub mod handover;
 pub mod rules;
 pub mod upstream;
 
@@ -46,6 +47,8 @@ pub struct Open {
 /// One response as its client sees it.
 #[derive(Debug, Default, Clone)]
 pub struct Response {
+    /// The process that answers it.
+    pub at: u64,
     pub client: usize,
     pub seq: u64,
     pub accepted: bool,
@@ -88,6 +91,21 @@ pub struct World {
     /// Header values that the shell need not keep.
     pub forgotten: Vec<(UpstreamName, Fingerprint)>,
     pub rules: Rules,
+    /// Processes that drain, by generation.
+    pub draining: BTreeMap<u64, Hub>,
+    /// What a successor was handed last.
+    pub handed: Option<Box<evermux_core::handover::Manifest>>,
+    pub prepared: bool,
+    /// Requests that one process has another deal with, by response, with the one that asked.
+    pub relays: BTreeMap<StreamId, (u64, evermux_core::handover::Relayed)>,
+    /// What processes have told each other, on its way.
+    errands: VecDeque<(u64, Input)>,
+    /// Nothing gets from one process to another until it is set free.
+    pub cut_off: bool,
+    /// Whose orders are carried out.
+    pub acting: u64,
+    /// Clients speak to this process, on connections of before.
+    pub via: Option<u64>,
     /// The upstream and the persist thread act by themselves.
     pub auto: bool,
     pumping: bool,
@@ -108,7 +126,7 @@ pub fn sealer() -> Sealer {
 }
 
 /// Each process has its own randomness.
-fn seed(generation: u64) -> [u8; 32] {
+pub fn seed(generation: u64) -> [u8; 32] {
     let mut seed = [7; 32];
     seed[..8].copy_from_slice(&generation.to_be_bytes());
     seed
@@ -157,6 +175,14 @@ impl World {
             refreshed: 0,
             forgotten: Vec::new(),
             rules: Rules::default(),
+            draining: BTreeMap::new(),
+            handed: None,
+            prepared: false,
+            relays: BTreeMap::new(),
+            errands: VecDeque::new(),
+            cut_off: false,
+            acting: 1,
+            via: None,
             auto: true,
             pumping: false,
             next_stream: 0,
@@ -186,15 +212,25 @@ impl World {
     }
 
     fn handle(&mut self, input: Input) {
+        let at = self.whose(&input);
+        self.handle_at(at, input);
+        self.run_errands();
+    }
+
+    pub fn handle_at(&mut self, at: u64, input: Input) {
         let mut out = Outbox::new();
         let now = self.now();
-        self.hub.handle(now, input, &mut out);
-        if let Some(due) = self.hub.deadline() {
+        let hub = if at == self.generation { Some(&mut self.hub) } else { self.draining.get_mut(&at) };
+        let Some(hub) = hub else { return };
+        hub.handle(now, input, &mut out);
+        if let Some(due) = hub.deadline() {
             assert!(due > now.mono, "P8: deadline {due:?} is not later than {now:?}");
         }
+        let before = std::mem::replace(&mut self.acting, at);
         for order in out {
             self.obey(order);
         }
+        self.acting = before;
     }
 
     /// Until neither the upstream nor the persist thread has anything to do.
@@ -285,13 +321,15 @@ impl World {
             Output::Journal(entry) => {
                 self.rules.journalled(&entry);
                 self.rules.asks.journalled(&entry, self.now_ms);
-                self.disk.journal.add(entry);
+                self.disk.journal.add(self.acting, entry);
             }
             Output::WriteRecord { ticket, record, sync } => {
+                assert_eq!(self.acting, self.generation, "a process that drains writes a record");
                 self.rules.asks.recorded(&record);
                 self.disk.write(ticket, *record, sync);
             }
             Output::DeleteRecord { trajectory, upstream } => {
+                assert_eq!(self.acting, self.generation, "a process that drains deletes a record");
                 self.rules.lost(&upstream.to_string());
                 self.disk.delete(trajectory);
             }
@@ -301,8 +339,8 @@ impl World {
                 }
                 self.notes.push(note);
             }
-            Output::Drained => self.drained = true,
-            other => panic!("nobody takes over here: {other:?}"),
+            Output::Drained if self.acting == self.generation => self.drained = true,
+            order => self.obey_takeover(order),
         }
     }
 
@@ -312,14 +350,17 @@ impl World {
         response.closed = true;
     }
 
-    fn response(&mut self, stream: StreamId) -> &mut Response {
+    pub fn response(&mut self, stream: StreamId) -> &mut Response {
         let response = self.responses.get_mut(&stream);
         response.unwrap_or_else(|| panic!("an order for {stream:?}, which nobody opened"))
     }
 
     fn accept(&mut self, stream: StreamId, link: Option<LinkClaim>) {
+        let relayed = self.relays.contains_key(&stream);
         let response = self.response(stream);
-        assert!(!response.accepted && !response.ended, "a second head on {stream:?}");
+        // A response that was begun goes on with what the other process says.
+        let again = response.accepted && relayed;
+        assert!(!response.ended && (again || !response.accepted), "a second head on {stream:?}");
         response.accepted = true;
         let client = response.client;
         if let (Some(claim), false) = (link, self.responses[&stream].closed) {
@@ -344,8 +385,10 @@ impl World {
         response.ids += usize::from(id.is_some());
         if let Some(place) = id.as_ref().and_then(|id| id.place) {
             let former = response.place.replace(place);
-            let same = |former: &Place| (former.generation, former.trail) == (place.generation, place.trail);
-            let in_order = former.is_none_or(|former| same(&former) && former.number < place.number);
+            let same = |former: &Place| former.generation != place.generation || former.trail == place.trail;
+            let in_order = former.is_none_or(|former| {
+                same(&former) && (former.generation != place.generation || former.number < place.number)
+            });
             assert!(in_order, "S13: {place:?} after {former:?}");
         }
         let (client, seq, listening, closed) =
@@ -555,7 +598,8 @@ impl World {
     pub fn stream(&mut self, client: usize, seq: u64) -> StreamId {
         self.next_stream += 1;
         let stream = StreamId(self.next_stream);
-        self.responses.insert(stream, Response { client, seq, ..Response::default() });
+        let at = self.via.filter(|at| self.draining.contains_key(at)).unwrap_or(self.generation);
+        self.responses.insert(stream, Response { at, client, seq, ..Response::default() });
         stream
     }
 
@@ -568,7 +612,12 @@ impl World {
         let stream = self.stream(client, 0);
         self.response(stream).listening = true;
         let from = Sender::Link(self.clients[client].link.clone().expect("joined"));
-        self.put(Input::Listening { stream, upstream: NAME.into(), from, after: Some(after) });
+        self.put(Input::Listening {
+            stream,
+            upstream: NAME.into(),
+            from,
+            delivery: evermux_core::input::Delivery { after: Some(after), ..Default::default() },
+        });
         stream
     }
 
@@ -581,7 +630,12 @@ impl World {
             self.clients[client].sent.get_mut(&seq).expect("a call").stream = Some(stream);
         }
         let from = Sender::Link(self.clients[client].link.clone().expect("joined"));
-        self.put(Input::Listening { stream, upstream: NAME.into(), from, after });
+        self.put(Input::Listening {
+            stream,
+            upstream: NAME.into(),
+            from,
+            delivery: evermux_core::input::Delivery { after, ..Default::default() },
+        });
         stream
     }
 
@@ -600,7 +654,7 @@ impl World {
         let stream = self.stream(client, 0);
         let from = Sender::Link(self.clients[client].link.clone().expect("joined"));
         self.clients[client].gone = true;
-        self.put(Input::LinkEnded { stream, upstream: NAME.into(), from });
+        self.put(Input::LinkEnded { stream, upstream: NAME.into(), from, delivery: Default::default() });
     }
 
     /// A client that has initialized with these capabilities.
@@ -633,18 +687,18 @@ impl World {
     pub fn advance(&mut self, ms: u64) {
         let end = self.now_ms + ms;
         let mut ticks = 0u64;
-        while let Some(due) = self.hub.deadline() {
+        while let Some(due) = self.next_deadline() {
             let due_ms = u64::try_from(due.as_micros().div_ceil(1000)).expect("fits");
             if due_ms > end {
                 break;
             }
             self.now_ms = due_ms.max(self.now_ms);
-            self.put(Input::Tick);
+            self.tick_all();
             ticks += 1;
             assert!(ticks < 1_000_000, "the loop spins");
         }
         self.now_ms = end;
-        self.put(Input::Tick);
+        self.tick_all();
     }
 
     /// SIGKILL: what is in memory is gone, the first `writes` of the pending record writes made it to disk.
@@ -660,6 +714,10 @@ impl World {
         self.generation += 1;
         self.hub = Hub::new(seed(self.generation), Generation(self.generation), sealer());
         self.drained = false;
+        self.draining.clear();
+        self.relays.clear();
+        self.errands.clear();
+        (self.acting, self.via) = (self.generation, None);
         let was = std::mem::replace(&mut self.auto, false);
         self.configure();
         let (records, journal) = (self.disk.records(), self.disk.journal.survivors());

@@ -38,7 +38,12 @@ impl Play {
                 let known = self.pick(client).and_then(|at| Some((at, self.w.clients[at].link.clone()?)));
                 if let Some((client, link)) = known {
                     let (stream, from) = (self.w.stream(client, 0), Sender::Link(link));
-                    self.w.put(Input::LinkEnded { stream, upstream: "other".into(), from });
+                    self.w.put(Input::LinkEnded {
+                        stream,
+                        upstream: "other".into(),
+                        from,
+                        delivery: Default::default(),
+                    });
                     assert_eq!(self.w.responses[&stream].refused, Some(404));
                 }
             }

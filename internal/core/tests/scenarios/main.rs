@@ -28,5 +28,6 @@ mod shortage;
 mod streams;
 mod subscriptions;
 mod symptoms;
+mod takeover;
 mod trouble;
 mod waking;

@@ -347,7 +347,7 @@ fn delete_ends_the_link_and_is_refused_for_none() {
     let link = w.clients[client].link.clone().expect("joined");
     let delete = |w: &mut World, upstream: &str, from: Sender| {
         let stream = w.stream(client, 0);
-        w.put(Input::LinkEnded { stream, upstream: upstream.into(), from });
+        w.put(Input::LinkEnded { stream, upstream: upstream.into(), from, delivery: Default::default() });
         (w.responses[&stream].taken, w.responses[&stream].refused)
     };
     assert_eq!(delete(&mut w, NAME, Sender::Unknown), (false, Some(400)));
@@ -383,7 +383,12 @@ fn a_question_that_was_seen_is_not_shown_again() {
         // Who says that it saw less is shown it again, under the same id.
         let stream = w.stream(client, call);
         let from = Sender::Link(w.clients[client].link.clone().unwrap());
-        w.put(Input::Listening { stream, upstream: NAME.into(), from, after: Some(before.clone()) });
+        w.put(Input::Listening {
+            stream,
+            upstream: NAME.into(),
+            from,
+            delivery: evermux_core::input::Delivery { after: Some(before.clone()), ..Default::default() },
+        });
         assert_eq!(w.clients[client].asked.len(), 2);
         assert_eq!(w.clients[client].asked[0], w.clients[client].asked[1]);
         let id = w.clients[client].asked[0].clone();
@@ -391,7 +396,12 @@ fn a_question_that_was_seen_is_not_shown_again() {
         // And nobody is shown what is over.
         let stream = w.stream(client, call);
         let from = Sender::Link(w.clients[client].link.clone().unwrap());
-        w.put(Input::Listening { stream, upstream: NAME.into(), from, after: Some(before) });
+        w.put(Input::Listening {
+            stream,
+            upstream: NAME.into(),
+            from,
+            delivery: evermux_core::input::Delivery { after: Some(before), ..Default::default() },
+        });
         assert_eq!(w.clients[client].asked.len(), 2);
     }
 }
@@ -403,7 +413,12 @@ fn an_event_id_opens_nothing_for_another_link() {
     let other = w.plain(NEWEST);
     let stream = w.stream(other, 0);
     let from = Sender::Link(w.clients[other].link.clone().unwrap());
-    w.put(Input::Listening { stream, upstream: NAME.into(), from, after: Some(after) });
+    w.put(Input::Listening {
+        stream,
+        upstream: NAME.into(),
+        from,
+        delivery: evermux_core::input::Delivery { after: Some(after), ..Default::default() },
+    });
     assert_eq!(w.responses[&stream].refused, Some(404));
 }
 
@@ -425,7 +440,12 @@ fn the_store_is_bounded_and_ends_with_its_link() {
         let stream = w.stream(client, 0);
         w.responses.get_mut(&stream).unwrap().listening = true;
         let from = Sender::Link(w.clients[client].link.clone().unwrap());
-        w.put(Input::Listening { stream, upstream: NAME.into(), from, after: Some(after.clone()) });
+        w.put(Input::Listening {
+            stream,
+            upstream: NAME.into(),
+            from,
+            delivery: evermux_core::input::Delivery { after: Some(after.clone()), ..Default::default() },
+        });
         w.responses[&stream].bodies.concat()
     };
     assert!(again(&mut w, &ids[99]).contains("\"result\""));

@@ -282,7 +282,12 @@ fn a_client_that_does_not_number_comes_back_by_get() {
     let from = evermux_core::input::Sender::Link(w.clients[other].link.clone().unwrap());
     w.responses.get_mut(&stream).unwrap().listening = true;
     let upstream = crate::common::NAME.into();
-    w.put(evermux_core::input::Input::Listening { stream, upstream, from, after });
+    w.put(evermux_core::input::Input::Listening {
+        stream,
+        upstream,
+        from,
+        delivery: evermux_core::input::Delivery { after, ..Default::default() },
+    });
     assert_eq!(w.responses[&stream].refused, Some(404), "another link's event id");
 }
 

@@ -134,7 +134,12 @@ async fn after_a_sleep_nothing_old_is_relied_on() {
     let from = running.joined().await;
     let after = None;
     let listening = running
-        .ask(|stream| Input::Listening { stream, upstream: "up".into(), from: from.clone(), after })
+        .ask(|stream| Input::Listening {
+            stream,
+            upstream: "up".into(),
+            from: from.clone(),
+            delivery: evermux_core::input::Delivery { after, ..Default::default() },
+        })
         .await;
     until("the stream is open", || streams(&upstream.journal()) == 1).await;
     // Connections are used again, or the rest shows nothing.

@@ -1,0 +1,317 @@
+//! Taking over from a predecessor: what it handed over goes through the same `resume` as what lies on disk, and is used
+//! at once; what still runs there is known here.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use mcp_wire::{Message, Segments};
+
+use crate::elsewhere::Elsewhere;
+use crate::flights::Later;
+use crate::handing::AWAITED;
+use crate::handover::{
+    Forwarded, HandedAsk, HandedCall, HandedLink, HandedSession, Manifest, ReleasedStream, Standing,
+};
+use crate::hub::Hub;
+use crate::ids::Ids;
+use crate::link::{Fate, Link};
+use crate::names::{Generation, LinkNonce, Trajectory};
+use crate::output::{Note, Output};
+use crate::record::{JournalledAnswer, JournalledCall};
+use crate::resume::{Resume, Source, resume};
+use crate::session::{Phase, PoolKey, Rest, Session, SessionIx, Standalone};
+use crate::status::Status;
+use crate::timers::Timer;
+
+/// A predecessor that does not let go of a GET stream for so long is stuck; another is opened beside its.
+const RELEASED_WITHIN: Duration = Duration::from_secs(5);
+
+impl Hub {
+    // ---- what the predecessor says of itself ----
+
+    /// Everything that a successor cannot know otherwise, as it stands.
+    pub(crate) fn manifest(&mut self) -> Manifest {
+        self.gather_news();
+        let sessions = self.sessions.iter().filter_map(|(ix, session)| self.hand_session(*ix, session));
+        let mut sessions: Vec<HandedSession> = sessions.collect();
+        // By trajectory: the successor's order must not hang on ours.
+        sessions.sort_by_key(|session| session.record.trajectory);
+        Manifest {
+            generation: self.generation,
+            sessions,
+            links: self.links.values().map(|link| self.hand_link(link)).collect(),
+            ended: self.ended.iter().copied().collect(),
+            journal: self.journal.values().chain(&self.unclaimed).cloned().collect(),
+            closed: self.asks.closed_asks(),
+            replies: self.asks.reply_numbers(),
+            doubt: self.asks.doubt(self.now.mono),
+        }
+    }
+
+    /// Links that did not come back yet since this process started: what they missed goes with them.
+    fn gather_news(&mut self) {
+        let absent = self.links.values().filter(|link| link.absent_until.is_some());
+        for link in absent.map(|link| link.claim.nonce).collect::<Vec<_>>() {
+            let key = self.links.get(&link).and_then(|state| self.key_for(state));
+            if let Some(ix) = key.and_then(|key| self.pool.get(&key).copied()) {
+                self.catch_up(link, ix);
+            }
+        }
+    }
+
+    fn hand_session(&self, ix: SessionIx, session: &Session) -> Option<HandedSession> {
+        let record = session.record.clone()?;
+        let rest = match &session.phase {
+            Phase::Resting(rest) => *rest,
+            Phase::Backoff { then, .. } | Phase::Renewing { then } => *then,
+            _ => Rest::Dormant,
+        };
+        let standing = match rest {
+            _ if session.phase == Phase::Lost => Standing::LostForGood,
+            Rest::Ready => Standing::Ready,
+            // Until a fresh handshake succeeds the stored session is what is tried next.
+            Rest::Fresh if session.denied => Standing::Dormant,
+            Rest::Fresh => Standing::Lost,
+            Rest::Dormant => Standing::Dormant,
+        };
+        let here = matches!(session.standalone, Standalone::Opening(_) | Standalone::Open(_));
+        let own = (here || self.is_listened_to(session)).then_some(self.generation);
+        let generation = self.generation;
+        let running = self.calls.values().filter(|call| call.session == ix && call.was_sent());
+        let running = running.filter_map(|call| {
+            let (link, client_id, handshake) = (call.link, call.client_id.clone(), call.handshake);
+            Some(HandedCall {
+                generation,
+                link,
+                client_id,
+                wire: call.wire?,
+                handshake,
+                cancelled: call.cancelled,
+            })
+        });
+        let asks = self.asks.open_in(ix).map(|(handshake, wire, ask)| HandedAsk {
+            generation,
+            handshake,
+            wire,
+            ask,
+        });
+        Some(HandedSession {
+            standing,
+            reason: session.reason.clone(),
+            ids: session.granted.unwrap_or((record.ids_reserved_until, record.ids_reserved_until)),
+            record,
+            stream: session.elsewhere.stream.or(own),
+            calls: running.chain(session.elsewhere.calls.values().cloned()).collect(),
+            asks: asks.chain(session.elsewhere.asks.iter().copied()).collect(),
+            loose: self.asks.loose_in(ix, self.now.mono),
+            elicitations: self.asks.elicitations_in(ix),
+            news: session.common.missed.told(),
+        })
+    }
+
+    fn hand_link(&self, link: &Link) -> HandedLink {
+        let place = |fate: &Fate| match fate {
+            Fate::Elsewhere(place) => Some(*place),
+            // Never sent: it is relayed, and new to whoever gets it.
+            Fate::Live(call) => {
+                let state = self.calls.get(call);
+                state.filter(|state| state.is_under_way()).map(|_| self.generation)
+            }
+            Fate::Answered(_) | Fate::Done => Some(self.generation),
+        };
+        HandedLink {
+            claim: link.claim.clone(),
+            own: link.own.clone(),
+            acked: link.acked,
+            forgotten: link.forgotten,
+            numbers: link.numbered.iter().filter_map(|(seq, fate)| Some((*seq, place(fate)?))).collect(),
+            listening: link.listening.is_some() || link.awaited_until.is_some(),
+            missed: link.missed.iter().map(|data| data.clone().into_bytes()).collect(),
+        }
+    }
+
+    // ---- what the successor makes of it ----
+
+    pub(crate) fn on_taken_over(&mut self, manifest: Manifest, living: Vec<Generation>) {
+        self.living = living.into_iter().collect();
+        self.ended = manifest.ended.into();
+        for link in manifest.links {
+            self.take_link(link);
+        }
+        let held = manifest.sessions.into_iter().map(|session| self.take_session(session));
+        let held: Vec<SessionIx> = held.collect::<Vec<_>>().into_iter().flatten().collect();
+        self.remember_calls(manifest.journal);
+        self.asks.close_all(&manifest.closed, &manifest.replies);
+        self.asks.doubt_for(self.now.mono, manifest.doubt);
+        for ix in held {
+            self.begin_with(ix);
+        }
+        self.arm_sweep();
+    }
+
+    fn take_link(&mut self, handed: HandedLink) {
+        let now = self.now.mono;
+        let mut link = Link::new(handed.claim, now);
+        link.identity = self.identity_of(&link.claim);
+        link.own = handed.own;
+        (link.acked, link.journalled_ack, link.forgotten) = (handed.acked, handed.acked, handed.forgotten);
+        link.numbered =
+            handed.numbers.into_iter().map(|(seq, place)| (seq, Fate::Elsewhere(place))).collect();
+        link.awaited_until = handed.listening.then(|| now + AWAITED);
+        link.missed = handed.missed.into_iter().map(Segments::from).collect();
+        self.links.insert(link.claim.nonce, link);
+    }
+
+    fn take_session(&mut self, handed: HandedSession) -> Option<SessionIx> {
+        let (upstream, trajectory, handshake) =
+            (handed.record.upstream.clone(), handed.record.trajectory, handed.record.handshake);
+        // A config that changed meanwhile supersedes it like one that changes later.
+        let record = match resume(handed.record, Source::Takeover, None) {
+            Resume::Resumed(record) => *record,
+            Resume::Fresh(reason) => {
+                let (status, reason) = (Status::NotFound, Some(reason.to_owned()));
+                self.order(Output::Note(Note::Attached { upstream, trajectory, handshake, status, reason }));
+                return None;
+            }
+        };
+        let key = PoolKey::of(&record);
+        let continuation = self.mint.continuation();
+        let mut session = Session::stored(record, continuation, self.now.wall_ms);
+        session.ids = Ids::block(handed.ids.0, handed.ids.1);
+        session.elsewhere = Elsewhere {
+            calls: handed.calls.into_iter().map(|call| (call.wire, call)).collect(),
+            asks: handed.asks,
+            stream: handed.stream.filter(|place| self.living.contains(place)),
+        };
+        stand(&mut session, handed.standing, handed.reason);
+        for message in handed.news {
+            self.news += 1;
+            session.common.missed.take_up(self.news, message);
+        }
+        let kept = self.pool.get(&key).copied();
+        let ix = self.insert_session(session);
+        debug_assert!(kept.is_none(), "one session of a key");
+        self.asks.take_loose(ix, &handed.loose, self.now.mono);
+        for (id, link) in handed.elicitations {
+            self.remember_elicitation(ix, link, id);
+        }
+        self.note_attach(ix);
+        Some(ix)
+    }
+
+    /// The GET stream is asked for, and whatever else a session in use has.
+    fn begin_with(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let trajectory = session.trajectory;
+        match session.elsewhere.stream {
+            Some(generation) => {
+                self.order(Output::Release { generation, trajectory });
+                self.timers.arm(self.now.mono, RELEASED_WITHIN, Timer::Unreleased(ix));
+            }
+            None => self.open_standalone(ix),
+        }
+        self.arm_keepalive(ix);
+    }
+
+    /// The stream that a predecessor held is to be had now.
+    pub(crate) fn on_released(&mut self, generation: Generation, stream: ReleasedStream) {
+        let ReleasedStream { trajectory, handshake, cursor, heard, missed } = stream;
+        self.heard.extend(heard.into_iter().filter(|(_, place)| place.generation == generation));
+        for (link, data) in missed {
+            self.hear_late(link, Segments::from(data));
+        }
+        let Some(ix) = self.session_named(trajectory) else { return };
+        let now = self.now.mono;
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        if session.elsewhere.stream.is_none_or(|place| place != generation) {
+            return;
+        }
+        session.elsewhere.stream = None;
+        if session.handshake == handshake
+            && let Some(record) = session.record.as_mut()
+        {
+            record.get_cursor = cursor;
+            // It is of an event that everybody had.
+            session.cursor_written = Some(now);
+        }
+        self.open_standalone(ix);
+    }
+
+    /// What a link would have heard in the process that drains, had it still been there.
+    fn hear_late(&mut self, link: LinkNonce, data: Segments) {
+        let Some(state) = self.links.get_mut(&link) else { return };
+        match state.listening {
+            Some(stream) => self.order(Output::Event { stream, id: None, data }),
+            None => state.miss(&data),
+        }
+    }
+
+    /// A predecessor did not let go of a GET stream.
+    pub(crate) fn on_unreleased(&mut self, ix: SessionIx) {
+        let stuck = self.sessions.get_mut(&ix).and_then(|session| session.elsewhere.stream.take());
+        if stuck.is_some() {
+            self.open_standalone(ix);
+        }
+    }
+
+    pub(crate) fn on_forwarded(&mut self, news: &Forwarded) {
+        let Some(ix) = self.session_named(news.trajectory) else { return };
+        let current = self.sessions.get(&ix).is_some_and(|session| session.handshake == news.handshake);
+        if let (true, Ok(message)) = (current, Message::parse(news.message.clone())) {
+            self.fan_out_news(ix, &message, news.told);
+        }
+    }
+
+    fn session_named(&self, trajectory: Trajectory) -> Option<SessionIx> {
+        self.sessions.iter().find(|(_, session)| session.trajectory == trajectory).map(|(ix, _)| *ix)
+    }
+
+    /// It is gone, which is proven: what it left is what any process leaves that was killed.
+    pub(crate) fn on_departed(
+        &mut self,
+        generation: Generation,
+        journal: Vec<JournalledCall>,
+        answers: &[JournalledAnswer],
+        complete: bool,
+    ) {
+        self.living.remove(&generation);
+        for link in self.links.values_mut() {
+            link.numbered.retain(|_, fate| !matches!(fate, Fate::Elsewhere(place) if *place == generation));
+        }
+        let mut freed = BTreeSet::new();
+        for (ix, session) in &mut self.sessions {
+            session.elsewhere.calls.retain(|_, call| call.generation != generation);
+            session.elsewhere.asks.retain(|ask| ask.generation != generation);
+            if session.elsewhere.stream == Some(generation) {
+                session.elsewhere.stream = None;
+            }
+            freed.insert(*ix);
+        }
+        self.heard.retain(|_, place| place.generation != generation);
+        self.on_answered_before(answers, complete);
+        self.remember_calls(journal);
+        for ix in freed {
+            self.open_standalone(ix);
+            self.end_if_over(ix);
+            self.later.push(Later::Chores(ix));
+        }
+    }
+}
+
+fn stand(session: &mut Session, standing: Standing, reason: Option<String>) {
+    match standing {
+        Standing::Dormant => {}
+        Standing::Ready => {
+            session.phase = Phase::Resting(Rest::Ready);
+            session.status = Status::Resumed;
+        }
+        Standing::Lost => {
+            session.phase = Phase::Resting(Rest::Fresh);
+            (session.status, session.reason) = (Status::NotFound, reason);
+        }
+        Standing::LostForGood => {
+            session.phase = Phase::Lost;
+            (session.status, session.reason) = (Status::NotFound, reason);
+        }
+    }
+}
