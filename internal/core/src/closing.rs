@@ -113,6 +113,10 @@ impl Hub {
 
     /// Ends sessions at the upstream and forgets them. What is in flight cannot be accounted for any more.
     pub(crate) fn on_purge(&mut self, name: Option<&UpstreamName>) {
+        // They are the successor's to end.
+        if self.is_handed_over() {
+            return;
+        }
         let doomed: Vec<SessionIx> = self
             .sessions
             .iter()
@@ -129,6 +133,8 @@ impl Hub {
         if self.draining {
             return;
         }
+        // Who stops has no successor.
+        self.give_up_preparing();
         self.draining = true;
         let failure = crate::failure::draining();
         let unsent: Vec<_> =

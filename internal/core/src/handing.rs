@@ -225,6 +225,12 @@ impl Hub {
         self.order(Output::Handed(Box::new(manifest)));
     }
 
+    pub(crate) fn give_up_preparing(&mut self) {
+        if matches!(self.role, Role::Preparing { .. }) {
+            self.on_resume();
+        }
+    }
+
     /// The takeover came to nothing. What waited is served, in its order.
     fn on_resume(&mut self) {
         let (rung, waiting) = match std::mem::replace(&mut self.role, Role::Active) {

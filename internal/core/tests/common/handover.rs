@@ -112,7 +112,7 @@ impl World {
                 let over = Input::EndedElsewhere { trajectory, handshake, wire };
                 self.errands.push_back((self.generation, over));
             }
-            Output::Drained => {}
+            Output::Drained => drop(self.ended.insert(at)),
             other => panic!("an order that nobody carries out: {other:?}"),
         }
     }

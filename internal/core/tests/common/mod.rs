@@ -96,6 +96,10 @@ pub struct World {
     /// What a successor was handed last.
     pub handed: Option<Box<evermux_core::handover::Manifest>>,
     pub prepared: bool,
+    /// Exchanges that ended while the core was frozen: it may abort them once it goes on.
+    ended_unheard: BTreeSet<ExchangeId>,
+    /// Processes that drained to their end.
+    pub ended: BTreeSet<u64>,
     /// Requests that one process has another deal with, by response, with the one that asked.
     pub relays: BTreeMap<StreamId, (u64, evermux_core::handover::Relayed)>,
     /// What processes have told each other, on its way.
@@ -178,6 +182,8 @@ impl World {
             draining: BTreeMap::new(),
             handed: None,
             prepared: false,
+            ended_unheard: BTreeSet::new(),
+            ended: BTreeSet::new(),
             relays: BTreeMap::new(),
             errands: VecDeque::new(),
             cut_off: false,
@@ -227,10 +233,12 @@ impl World {
             assert!(due > now.mono, "P8: deadline {due:?} is not later than {now:?}");
         }
         let before = std::mem::replace(&mut self.acting, at);
+        self.rules.drains = at != self.generation;
         for order in out {
             self.obey(order);
         }
         self.acting = before;
+        self.rules.drains = before != self.generation;
     }
 
     /// Until neither the upstream nor the persist thread has anything to do.
@@ -282,6 +290,9 @@ impl World {
         if matches!(fact, Fact::Ended(_)) {
             self.open.remove(&exchange);
             self.rules.ended(exchange);
+            if self.handed.is_some() {
+                self.ended_unheard.insert(exchange);
+            }
         }
         self.put(Input::Exchange(exchange, fact));
     }
@@ -311,7 +322,8 @@ impl World {
             }
             Output::Start { exchange, spec } => self.start(exchange, *spec),
             Output::Abort(exchange) => {
-                assert!(self.open.remove(&exchange).is_some(), "{exchange:?} is aborted but not open");
+                let known = self.open.remove(&exchange).is_some() || self.ended_unheard.remove(&exchange);
+                assert!(known, "{exchange:?} is aborted but not open");
                 self.arrived.retain(|other| *other != exchange);
                 self.aborted.insert(exchange);
                 self.rules.ended(exchange);
@@ -369,6 +381,13 @@ impl World {
     }
 
     fn refuse(&mut self, stream: StreamId, status: u16, body: &Bytes) {
+        // On a response that was begun, what another process refuses is an event.
+        if self.relays.contains_key(&stream) && self.response(stream).accepted {
+            self.event(stream, None, body);
+            let response = self.response(stream);
+            response.ended = true;
+            return self.put_off(stream);
+        }
         let response = self.response(stream);
         assert!(!response.accepted && !response.ended, "a refusal after a head on {stream:?}");
         (response.refused, response.ended, response.closed) = (Some(status), true, true);
@@ -717,6 +736,7 @@ impl World {
         self.draining.clear();
         self.relays.clear();
         self.errands.clear();
+        (self.handed, self.prepared) = (None, false);
         (self.acting, self.via) = (self.generation, None);
         let was = std::mem::replace(&mut self.auto, false);
         self.configure();

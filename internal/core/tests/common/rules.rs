@@ -34,6 +34,8 @@ type Key = (String, Fingerprint);
 pub struct Rules {
     /// Several sessions of one key are to be expected.
     pub many: bool,
+    /// A process that drains acts: it may not know of the newest session yet.
+    pub drains: bool,
     /// Sessions by key, the newest last.
     bound: BTreeMap<Key, Vec<Bound>>,
     may_initialize: BTreeMap<Key, bool>,
@@ -108,7 +110,11 @@ impl Rules {
 
     fn in_session(&self, open: &Open, method: &str) {
         let all = self.bound.get(&key(open)).map_or(&[][..], Vec::as_slice);
-        let bound = if self.many { all.iter().find(|b| b.session == open.spec.session) } else { all.last() };
+        let bound = if self.many || self.drains {
+            all.iter().find(|b| b.session == open.spec.session)
+        } else {
+            all.last()
+        };
         let bound = bound.unwrap_or_else(|| panic!("{method} without a session"));
         assert_eq!(open.spec.session, bound.session, "{method} carries another session");
         let revision = (bound.revision != "2025-03-26").then(|| bound.revision.clone());

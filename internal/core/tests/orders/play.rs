@@ -74,6 +74,20 @@ pub(crate) enum Op {
     Drain,
     /// Header values are read again, with this result.
     Renew(u8),
+    /// A successor asks for the sessions.
+    Prepare,
+    /// The core is frozen, if it is prepared.
+    Freeze,
+    /// The takeover is decided: the successor is active, or it came to nothing.
+    Decide(bool),
+    /// A whole takeover.
+    TakeOver,
+    /// The n-th process that drains is gone.
+    Depart(u8),
+    /// Clients speak on connections of the n-th process that drains, or of the active one.
+    Via(u8),
+    /// What processes tell each other is on its way for a while, or arrives.
+    CutOff(bool),
     /// The first writes made it; the server had those of the new exchanges whose bit is set.
     Kill(u8, u8, bool),
 }
@@ -118,16 +132,29 @@ pub(crate) fn any_op() -> impl Strategy<Value = Op> {
         4 => (0u8..3).prop_map(Op::Renew),
         1 => Just(Op::Drain),
         4 => (0u8..4, any::<u8>(), any::<bool>()).prop_map(|(w, r, b)| Op::Kill(w, r, b)),
+        4 => any_takeover(),
+    ]
+}
+
+fn any_takeover() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => Just(Op::TakeOver),
+        2 => Just(Op::Prepare),
+        3 => Just(Op::Freeze),
+        3 => any::<bool>().prop_map(Op::Decide),
+        2 => (0u8..4).prop_map(Op::Depart),
+        4 => (0u8..4).prop_map(Op::Via),
+        2 => any::<bool>().prop_map(Op::CutOff),
     ]
 }
 
 pub(crate) struct Play {
     pub(crate) w: World,
     share: Share,
-    drained: bool,
+    pub(crate) drained: bool,
     questions: u64,
     last_question: Option<(Option<SessionId>, String)>,
-    killed: bool,
+    pub(crate) killed: bool,
     /// A record could not be written: what the disk says is old.
     full: bool,
     marks: u32,
@@ -341,17 +368,17 @@ impl Play {
             Op::Reload => self.w.configure(),
             Op::Move => self.move_on(),
             Op::Purge => self.w.put(Input::Purge(None)),
-            Op::Renew(what) if self.w.is_refreshing() => {
+            Op::Renew(what) if self.w.handed.is_none() && self.w.is_refreshing() => {
                 let why = || Renewal::Missing("no such file".into());
                 let all = [Renewal::Changed, Renewal::Unchanged];
                 self.w.refreshed(all.get(usize::from(what)).cloned().unwrap_or_else(why));
             }
-            Op::Drain => {
+            Op::Drain if self.w.handed.is_none() => {
                 self.w.put(Input::Drain);
                 self.drained = true;
             }
             Op::Kill(writes, received, back) => self.kill(writes, received, back),
-            _ => {}
+            ref op => self.pass_on(op),
         }
     }
 
@@ -491,6 +518,7 @@ impl Play {
 
     /// Everything turns out well from here on: then everything ends.
     pub(crate) fn finish(&mut self) {
+        self.settle_takeover();
         self.w.auto = true;
         for exchange in self.w.open.keys().copied().collect::<Vec<_>>() {
             if !self.w.arrived.contains(&exchange) {
@@ -504,6 +532,7 @@ impl Play {
             self.w.come_back();
         }
         self.w.advance(7_200_000);
+        self.end_drains();
         for (at, client) in self.w.clients.iter().enumerate() {
             for (seq, sent) in client.sent.iter().filter(|(_, sent)| !sent.cancelled && !client.gone) {
                 assert!(sent.reply.is_some(), "P1: client {at} waits for ever for {seq}: {}", sent.body);

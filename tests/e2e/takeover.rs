@@ -1,0 +1,42 @@
+//! A newer process takes over while clients work, and nobody notices: told by the upstream's journal and by what the
+//! clients saw.
+
+mod load;
+mod plain;
+mod shim;
+
+use std::time::Duration;
+
+use evermux_testkit::{Harness, Output};
+use serde_json::Value;
+
+use crate::support::PATIENCE;
+
+/// `evermux upgrade --force`: the same binary takes over from itself.
+#[track_caller]
+fn upgrade(harness: &Harness) -> Output {
+    harness.run_within(&["upgrade", "--force"], PATIENCE + Duration::from_secs(40))
+}
+
+/// Upgrades, and gives the new daemon's pid. The old one may still drain.
+#[track_caller]
+fn upgraded(harness: &Harness) -> u32 {
+    let before = serving(harness);
+    let output = upgrade(harness);
+    assert_eq!(output.code, Some(0), "{}\n{}\n{}", output.stdout, output.stderr, harness.logs());
+    let after = serving(harness);
+    assert_ne!(before.0, after.0, "another process");
+    assert!(after.1 > before.1, "generations {} and {}", before.1, after.1);
+    after.0
+}
+
+/// Pid and generation of the daemon that serves.
+#[track_caller]
+fn serving(harness: &Harness) -> (u32, u64) {
+    let find = |status: &Value| {
+        let daemon = &status["daemon"];
+        let pid = u32::try_from(daemon["pid"].as_u64()?).ok()?;
+        (daemon["phase"] == "serving").then(|| Some((pid, daemon["generation"].as_u64()?)))?
+    };
+    harness.wait_status(PATIENCE, find)
+}
