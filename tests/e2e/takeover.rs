@@ -40,3 +40,10 @@ fn serving(harness: &Harness) -> (u32, u64) {
     };
     harness.wait_status(PATIENCE, find)
 }
+
+/// Whether a process is stopped by a signal, or no more.
+fn is_stopped_or_gone(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next().map(str::to_owned));
+    state.is_none_or(|state| matches!(state.as_str(), "T" | "Z" | "X"))
+}

@@ -8,7 +8,7 @@ use crate::hub::{Exchange, Hub, Purpose};
 use crate::input::{End, ExchangeId, Refusal};
 use crate::life::rest_after;
 use crate::output::Output;
-use crate::session::{Session, SessionIx};
+use crate::session::{Phase, Rest, Session, SessionIx};
 use crate::symptom::{self, Asked, Context, Meaning};
 use crate::words;
 
@@ -218,7 +218,7 @@ impl Hub {
                 Meaning::Gone(symptom) => self.on_gone(ix, symptom),
                 Meaning::Astray(symptom) => self.on_astray(ix, symptom),
                 Meaning::Doubtful(_) => self.doubt(ix),
-                Meaning::Denied(_) if outdated => {}
+                Meaning::Denied(_) if outdated => self.contact_again(ix, state.purpose),
                 Meaning::Denied(symptom) => self.on_denied(ix, symptom),
                 _ => {}
             }
@@ -241,6 +241,16 @@ impl Hub {
         }
         if let Purpose::Call(call) = state.purpose {
             self.end_trial(ix, call);
+        }
+    }
+
+    /// A first contact was refused with header values that are not in use any more: it goes again with those that are.
+    fn contact_again(&mut self, ix: SessionIx, purpose: Purpose) {
+        let contact = matches!(purpose, Purpose::Probe(_) | Purpose::Initialized);
+        let Some(session) = self.sessions.get_mut(&ix).filter(|_| contact) else { return };
+        if matches!(session.phase, Phase::Probing | Phase::Acknowledging) {
+            session.phase = Phase::Resting(Rest::Dormant);
+            self.wake(ix);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A token that was rotated costs no session: its source is read again, and the same session is tried with it.
 
-use evermux_core::input::{Policy, Renewal};
+use evermux_core::input::{Input, Policy, Renewal};
 
 use crate::common::{Answer, NAME, World, policy};
 
@@ -152,4 +152,38 @@ fn text_and_environment_values_are_not_read_again() {
     let call = w.call(client);
     assert_eq!(w.outcome(client, call), "ok");
     assert_eq!((w.sent("initialize"), w.refreshes.len()), (2, 0));
+}
+
+#[test]
+fn a_first_contact_that_was_refused_with_an_old_value_goes_again_with_the_new_one() {
+    for killed in [false, true] {
+        let mut w = World::new();
+        let client = w.joined();
+        if killed {
+            w.kill(0);
+        } else {
+            w.upstream.sessions.clear();
+        }
+        w.auto = false;
+        let call = w.call(client);
+        while let Some(exchange) = w.arrived.front().copied() {
+            // The config is read again while `initialized`, or the ping of a stored session, is under way.
+            let contact = w.sent("notifications/initialized") > 1 || w.sent("ping") > 0 && killed;
+            if contact {
+                w.configure();
+                w.serve(exchange, Answer::Status(401, ""));
+                break;
+            }
+            w.serve(exchange, Answer::Model);
+            while let Some((ticket, ok)) = w.disk.force() {
+                w.put(Input::Persisted { ticket, ok });
+            }
+        }
+        w.auto = true;
+        w.pump();
+        while let Some((ticket, ok)) = w.disk.force() {
+            w.put(Input::Persisted { ticket, ok });
+        }
+        assert_eq!(w.outcome(client, call), "ok", "killed: {killed}");
+    }
 }
