@@ -42,7 +42,9 @@ impl Error {
     pub fn is_limit(&self) -> bool {
         match self {
             Self::Truncated | Self::InFlight | Self::TooMany(_) => true,
-            Self::Io(error) => matches!(error.raw_os_error(), Some(code) if code == nix::libc::EMFILE || code == nix::libc::ENFILE),
+            Self::Io(error) => {
+                matches!(error.raw_os_error(), Some(code) if code == nix::libc::EMFILE || code == nix::libc::ENFILE)
+            }
             _ => false,
         }
     }

@@ -58,7 +58,8 @@ impl Decoder {
     /// The next whole frame.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Error> {
         let Some((length, _)) = self.bytes.split_first_chunk::<4>() else { return Ok(None) };
-        let length = usize::try_from(u32::from_be_bytes(*length)).map_err(|_| Error::Malformed("a length"))?;
+        let length =
+            usize::try_from(u32::from_be_bytes(*length)).map_err(|_| Error::Malformed("a length"))?;
         if length < HEAD {
             return Err(Error::Malformed("a message without a type"));
         }

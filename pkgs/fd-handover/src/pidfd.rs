@@ -37,7 +37,8 @@ impl Process {
         let killed = rustix::process::pidfd_send_signal(&self.handle, rustix::process::Signal::KILL)
             .map_err(io::Error::from);
         #[cfg(not(target_os = "linux"))]
-        let killed = nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL).map_err(io::Error::from);
+        let killed =
+            nix::sys::signal::kill(self.pid, nix::sys::signal::Signal::SIGKILL).map_err(io::Error::from);
         match killed {
             Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
             killed => killed,

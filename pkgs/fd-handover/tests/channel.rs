@@ -109,8 +109,10 @@ async fn descriptors_that_cannot_be_taken_are_not_lost_without_a_word() {
         let (mut here, mut there) = pair();
         let fd = file("x");
         here.send(1, b"", &vec![fd.as_fd(); 60]).await.unwrap();
-        let (soft, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
-        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, soft.min(40), hard).unwrap();
+        let (soft, hard) =
+            nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, soft.min(40), hard)
+            .unwrap();
         let error = there.recv().await.unwrap_err();
         assert!(matches!(error, Error::Truncated) && error.is_limit(), "{error:?}");
         return;
