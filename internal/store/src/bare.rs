@@ -1,6 +1,6 @@
 //! Records and call journals as bare text, without a directory around them.
 //!
-//! For the fuzzers and the replay of what they found: a text that was made up has no digest that fits and would be
+//! A takeover hands records over in this form. And for the fuzzers and the replay of what they found: a text that was made up has no digest that fits and would be
 //! refused before its content was looked at, so here it can be given one. The daemon asks its
 //! [`StateDir`](crate::StateDir) and [`CallJournal`](crate::CallJournal).
 
@@ -33,6 +33,19 @@ pub fn read_record(name: &str, text: &[u8], key: &Key) -> Option<Record> {
         Decoded::Record(record) => Some(*record),
         Decoded::Newer | Decoded::Bad(..) => None,
     }
+}
+
+/// The record that a text is which another process handed over; its name is what it says itself.
+pub fn read_handed(text: &[u8], key: &Key) -> Option<Record> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        upstream: String,
+        trajectory: String,
+    }
+    let named: Named = serde_json::from_slice(text).ok()?;
+    let name =
+        format::record_file_name(&named.upstream.as_str().into(), named.trajectory.parse().ok()?).ok()?;
+    read_record(&name, text, key)
 }
 
 /// The text of a record's file; `None` for what has no place in one.

@@ -18,6 +18,8 @@ use crate::quarantine::QuarantineReason;
 
 /// A reader of another major version must leave the file alone.
 pub(crate) const MAJOR: u64 = 1;
+/// The versions of records that this build reads and writes (both ends included).
+pub const RECORD_VERSIONS: (u32, u32) = (1, 1);
 /// Says which fields to expect; readers accept any.
 pub(crate) const MINOR: u64 = 0;
 

@@ -41,6 +41,17 @@ pub struct JournalDamage {
     pub unusable_files: u64,
 }
 
+/// What a process left in its journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// Its calls that may still be asked about.
+    pub calls: Vec<JournalledCall>,
+    /// The answers it took.
+    pub answers: Vec<JournalledAnswer>,
+    /// All of it could be read.
+    pub complete: bool,
+}
+
 /// This process's journal.
 #[derive(Debug)]
 pub struct CallJournal {
@@ -87,6 +98,66 @@ impl CallJournal {
             buffer: Vec::new(),
             damage,
         })
+    }
+
+    /// A successor's own file, begun while its predecessor still writes the other: nothing of that is copied, and no file
+    /// is removed. See [`Self::absorb`].
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if it cannot be written.
+    pub fn open_beside(state: &StateDir, generation: Generation) -> Result<Self, StoreError> {
+        let name = file_name(generation);
+        let path = state.journal().join(&name);
+        let (file, length) = replace(state.journal(), &path, Fold::default(), unix_ms())
+            .map_err(|source| StoreError::io("cannot write", &path, source))?;
+        let (state, damage) = (state.clone(), JournalDamage::default());
+        Ok(Self {
+            state,
+            name,
+            file,
+            length,
+            rotate_at: ROTATE_AT_BYTES,
+            torn: false,
+            buffer: Vec::new(),
+            damage,
+        })
+    }
+
+    /// What a process that is gone left, which is this process's to remember from here on: in its own file before the
+    /// other one is removed.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if it could not be written; the other file is then still there. A repeat is safe.
+    pub fn absorb(&mut self, gone: Generation) -> Result<Left, StoreError> {
+        let name = file_name(gone);
+        let path = self.state.journal().join(&name);
+        let mut found = Found::default();
+        let read = open_own(self.state.journal(), &name, OFlag::O_RDONLY).map_err(refusal_to_io);
+        if let Err(error) = read.and_then(|file| found.read_file(file)) {
+            tracing::warn!(file = name, %error, "the call journal of a process that is gone cannot be read");
+            found.damage.unusable_files += 1;
+        }
+        let now_ms = unix_ms();
+        let answers = found.fold.answers(now_ms);
+        let calls = std::mem::take(&mut found.fold).survivors(now_ms);
+        let mut text = Vec::new();
+        write_all(&calls, &answers, &mut text);
+        let written = write_once(&self.file, &text);
+        let whole = written.and_then(|length| {
+            self.length += length as u64;
+            if length == text.len() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        });
+        whole.map_err(|source| {
+            StoreError::io("cannot write", &self.state.journal().join(&self.name), source)
+        })?;
+        if found.damage.unusable_files == 0
+            && let Err(error) =
+                unlinkat(self.state.journal().handle(), name.as_str(), UnlinkatFlags::NoRemoveDir)
+        {
+            tracing::warn!(file = %path.display(), %error, "a call journal could not be removed");
+        }
+        let complete = found.damage.broken_lines == 0 && found.damage.unusable_files == 0;
+        Ok(Left { calls, answers, complete })
     }
 
     /// The calls of former processes that may still be asked about: not acknowledged, their link not ended, sent

@@ -437,3 +437,27 @@ fn worked_example_of_the_format_page() {
     let text = String::from_utf8(text).unwrap();
     assert!(page.contains(&text), "{text}");
 }
+
+#[test]
+fn what_a_process_left_becomes_its_successors() {
+    let home = Home::new();
+    let state = home.reopen();
+    let mut old = open(&home, 1);
+    old.append(&[sent(1, Some(1), 10), sent(2, Some(1), 11), settled(10)]).unwrap();
+    let mut new = CallJournal::open_beside(&state, Generation(2)).unwrap();
+    // What it writes while the other one lives is its own.
+    new.append(&[sent(3, Some(1), 12)]).unwrap();
+    old.append(&[settled(11)]).unwrap();
+    drop(old);
+    let left = new.absorb(Generation(1)).unwrap();
+    let seen: Vec<_> = left.calls.iter().map(|call| (call.wire.0, call.settled)).collect();
+    assert_eq!((seen, left.complete), (vec![(10, true), (11, true)], true));
+    assert!(!state.journal().join("calls-1.log").exists());
+    drop(new);
+    let all = CallJournal::load_previous(&state).unwrap();
+    let seen: Vec<_> = all.iter().map(|call| (call.wire.0, call.settled)).collect();
+    assert_eq!(seen, [(10, true), (11, true), (12, false)]);
+    // A file that is not there proves nothing.
+    let mut next = CallJournal::open_beside(&state, Generation(3)).unwrap();
+    assert!(!next.absorb(Generation(9)).unwrap().complete);
+}
