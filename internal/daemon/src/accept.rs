@@ -21,6 +21,8 @@ use crate::socket::{self, Place, Socket};
 
 /// How often the socket's file is looked at: an idle daemon is to wake up no more often.
 const LOOK: Duration = Duration::from_secs(60);
+/// Before the next attempt to accept, if one failed.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 
 /// The socket and what it takes to make it anew.
 pub(crate) struct Door {
@@ -91,15 +93,41 @@ pub(crate) async fn accept(
         if let Err(error) = accepted {
             // Out of descriptors, most likely: the next accept fails at once too.
             tracing::warn!(%error, "cannot accept a connection");
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+        }
+    }
+}
+
+/// Takes connections of other processes of this daemon until it is aborted. They have places of their own: clients are
+/// not to keep them out.
+#[cfg_attr(not(test), allow(dead_code, reason = "the driver of a takeover calls it"))]
+pub(crate) async fn accept_relays(
+    socket: &Socket,
+    face: Arc<Face>,
+    tracker: TaskTracker,
+    phases: watch::Receiver<Phase>,
+) {
+    let never = CancellationToken::new();
+    let hall = Hall { face, tracker, phases, admission: Admission::default(), never };
+    loop {
+        match socket.accept().await {
+            Ok(stream) => hall.take_owners(stream, Via::Drain),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(OUT_OF_DESCRIPTORS).await;
+            }
         }
     }
 }
 
 impl Hall {
     fn take_local(&self, stream: tokio::net::UnixStream) {
+        self.take_owners(stream, Via::Socket);
+    }
+
+    fn take_owners(&self, stream: tokio::net::UnixStream, via: Via) {
         if socket::is_ours(&stream) {
-            self.take(stream, Via::Socket, self.never.clone());
+            self.take(stream, via, self.never.clone());
         } else {
             tracing::warn!("refused a connection of another user");
         }
@@ -120,14 +148,17 @@ impl Hall {
         let most = admission::most_connections(face.keeper.config().limits.connections);
         match self.admission.admit(via, most) {
             Admitted::Served(places) => drop(self.tracker.spawn(async move {
+                let neighbours = Arc::clone(&face.neighbours);
+                let guest = (via != Via::Drain).then(|| neighbours.guests.enter());
                 let over = async {
                     tokio::select! {
                         _ = phases.wait_for(|phase| *phase == Phase::Drained) => {}
                         () = closed.cancelled() => {}
+                        () = neighbours.parting.cancelled(), if guest.is_some() => {}
                     }
                 };
                 converse(stream, via, face, over).await;
-                drop(places);
+                drop((places, guest));
             })),
             Admitted::Told(place) => drop(self.tracker.spawn(admission::turn_away(stream, place))),
             Admitted::Closed => tracing::warn!("closed a connection: too many are open"),

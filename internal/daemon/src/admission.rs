@@ -66,7 +66,7 @@ impl Admission {
     /// to keep the socket's clients out.
     pub(crate) fn admit(&self, via: Via, most: usize) -> Admitted {
         let on_tcp = match via {
-            Via::Socket => Some(None),
+            Via::Socket | Via::Drain => Some(None),
             Via::Tcp => Place::take(&self.tcp, (most / 2).max(1)).map(Some),
         };
         let served = on_tcp.and_then(|place| Some([place, Some(Place::take(&self.served, most)?)]));

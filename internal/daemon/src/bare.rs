@@ -5,10 +5,9 @@ use bytes::Bytes;
 use evermux_core::input::{Delivery, Sender};
 use evermux_core::seal::Sealer;
 use http::{HeaderMap, Method, Uri};
-use http_body_util::Either;
 use mcp_wire::Message;
 
-use crate::downstream::{Reply, Via, refused};
+use crate::downstream::{Reply, ReplyBody, Via, refused};
 use crate::guard::Guard;
 use crate::request::{self, Body};
 
@@ -78,9 +77,9 @@ pub fn judge(request: Request, token: &str, sealer: &Sealer, most: usize) -> Jud
 fn refusal_of(reply: Reply) -> Judgement {
     let status = reply.status().as_u16();
     let body = match reply.into_body() {
-        Either::Left(_) => None,
         // A body of one piece has it at once.
-        Either::Right(body) => body.into_inner(),
+        ReplyBody::Whole(body) => body.into_inner(),
+        _ => None,
     };
     Judgement::Refused { status, body }
 }

@@ -3,15 +3,18 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use evermux_core::input::{Input, StreamId};
+use evermux_core::names::Generation;
+use http::Response;
 use mcp_wire::Segments;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::inbox::{Inbox, Told};
+use crate::relay::PassedBody;
 
 /// An event up to this size is copied into one buffer; a larger one goes out as the slices it came in.
 const COPY_UP_TO: usize = 16 * 1024;
@@ -38,15 +41,29 @@ pub(crate) enum Head {
     Accepted,
     /// An error status with a JSON-RPC error.
     Refused { status: u16, body: Bytes },
+    /// What another process answered.
+    Passed(Box<Response<PassedBody>>),
+    /// 421: nothing was done about it, because it is none of this process's.
+    NotMine(Generation),
+    /// None: the request may have reached another process, which may have acted on it.
+    Broken,
 }
 
 /// The reactor's end of a response.
 pub(crate) struct Sink {
     head: Option<oneshot::Sender<Head>>,
     events: Option<mpsc::UnboundedSender<Bytes>>,
-    queued: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
     most_queued: usize,
     is_answer: bool,
+}
+
+/// What both ends of an event stream know of it.
+#[derive(Default)]
+struct Shared {
+    queued: AtomicUsize,
+    /// It does not end, it breaks off.
+    broken: AtomicBool,
 }
 
 impl Sink {
@@ -55,27 +72,57 @@ impl Sink {
         let (head, waiting) = oneshot::channel();
         let is_answer = !matches!(input, Input::Listening { .. });
         let most_queued = if is_answer { queues.response } else { queues.stream };
-        (Self { head: Some(head), events: None, queued: Arc::default(), most_queued, is_answer }, waiting)
+        (Self { head: Some(head), events: None, shared: Arc::default(), most_queued, is_answer }, waiting)
     }
 
-    /// Begins an event stream. `false`: the client is gone.
+    /// Begins an event stream, unless it was begun before. `false`: the client is gone.
     pub(crate) fn accept(&mut self, stream: StreamId, link: Option<String>, inbox: &Inbox) -> bool {
+        if let Some(events) = &self.events {
+            // Another process was to go on with it, and gave it back.
+            return !events.is_closed();
+        }
         let Some(head) = self.head.take() else { return false };
         let (tx, rx) = mpsc::unbounded_channel();
         self.events = Some(tx);
-        let queued = Arc::clone(&self.queued);
-        let body = Events { stream, rx, queued, inbox: inbox.clone(), finished: false };
+        let shared = Arc::clone(&self.shared);
+        let body = Events { stream, rx, shared, inbox: inbox.clone(), finished: false };
         head.send(Head::Events { link, body }).is_ok()
     }
 
     pub(crate) fn answer(&mut self, answer: Head) -> bool {
+        if self.has_begun() {
+            return match answer {
+                Head::Refused { body, .. } if !body.is_empty() => self.event(None, &Segments::from(body)),
+                _ => false,
+            };
+        }
         self.head.take().is_some_and(|head| head.send(answer).is_ok())
+    }
+
+    /// The client has the head of an event stream.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.events.is_some()
+    }
+
+    /// Waits until the client is gone.
+    pub(crate) async fn gone(&mut self) {
+        match (&mut self.head, &self.events) {
+            (_, Some(events)) => events.closed().await,
+            (Some(head), None) => head.closed().await,
+            (None, None) => {}
+        }
+    }
+
+    /// Ends the response as a connection that breaks does.
+    pub(crate) fn break_off(mut self) {
+        self.shared.broken.store(true, Ordering::Release);
+        self.answer(Head::Broken);
     }
 
     /// Queues one event. `false`: it was the last one, because the client is gone or had too much unread before. (In
     /// that order: what the core has sent must not be lost in between.)
     pub(crate) fn event(&self, id: Option<&str>, data: &Segments) -> bool {
-        let slow = self.queued.load(Ordering::Relaxed) > self.most_queued;
+        let slow = self.shared.queued.load(Ordering::Relaxed) > self.most_queued;
         let chunks = encode(id, data);
         // A copy gives the bytes back, and with them the permit that says how much its reader may go on reading.
         let copied = chunks.len() == 1 && !data.is_empty() && self.is_answer;
@@ -93,7 +140,7 @@ impl Sink {
 
     pub(crate) fn push(&self, chunk: Bytes) -> bool {
         let Some(events) = &self.events else { return false };
-        self.queued.fetch_add(chunk.len(), Ordering::Relaxed);
+        self.shared.queued.fetch_add(chunk.len(), Ordering::Relaxed);
         events.send(chunk).is_ok()
     }
 }
@@ -142,7 +189,7 @@ pub(crate) fn encode(id: Option<&str>, data: &Segments) -> VecDeque<Bytes> {
 pub(crate) struct Events {
     stream: StreamId,
     rx: mpsc::UnboundedReceiver<Bytes>,
-    queued: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
     inbox: Inbox,
     finished: bool,
 }
@@ -152,11 +199,16 @@ impl Events {
     pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let chunk = self.rx.poll_recv(cx);
         match &chunk {
-            Poll::Ready(Some(chunk)) => drop(self.queued.fetch_sub(chunk.len(), Ordering::Relaxed)),
+            Poll::Ready(Some(chunk)) => drop(self.shared.queued.fetch_sub(chunk.len(), Ordering::Relaxed)),
             Poll::Ready(None) => self.finished = true,
             Poll::Pending => {}
         }
         chunk
+    }
+
+    /// After the last chunk: there should have been more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.finished && self.shared.broken.load(Ordering::Acquire)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use evermux_core::names::UpstreamName;
+use http::header::CONTENT_TYPE;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -9,8 +10,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::credentials::Variables;
-use crate::downstream::{Face, Reply, plain};
+use crate::downstream::{Face, Reply, ReplyBody, plain};
 use crate::inbox::{Ask, Told};
+use crate::relay;
 
 /// The largest control request, in bytes.
 const LARGEST: usize = 1024 * 1024;
@@ -40,6 +42,23 @@ pub(crate) async fn serve(face: &Face, path: &str, request: Request<Incoming>) -
             None => refused(StatusCode::NOT_FOUND, "no such control endpoint"),
         },
         _ => refused(StatusCode::NOT_FOUND, "no such control endpoint"),
+    }
+}
+
+/// A request to a process that was succeeded, on a connection from before: what is asked about is the successor's.
+pub(crate) async fn pass_on(face: &Face, request: Request<Incoming>) -> Reply {
+    let (parts, body) = request.into_parts();
+    let Ok(body) = Limited::new(body, LARGEST).collect().await else {
+        return refused(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large");
+    };
+    let mut request = Request::new(body.to_bytes());
+    (*request.method_mut(), *request.uri_mut()) = (parts.method, parts.uri);
+    if let Some(content_type) = parts.headers.get(CONTENT_TYPE) {
+        request.headers_mut().insert(CONTENT_TYPE, content_type.clone());
+    }
+    match relay::pass_on(&face.neighbours, request).await {
+        Some(reply) => reply.map(ReplyBody::Passed),
+        None => refused(StatusCode::SERVICE_UNAVAILABLE, "this daemon was replaced; ask again"),
     }
 }
 

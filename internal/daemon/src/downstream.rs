@@ -1,9 +1,10 @@
 //! The server role of streamable HTTP towards local clients: reads a request, hands the fact to the reactor, waits
 //! for the head. What a message means is not its business.
 
-use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,22 +17,42 @@ use http::header::{
     CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
 };
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Collected, Either, Full, LengthLimitError, Limited};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::{BodyExt, Collected, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use mcp_http::BoxError;
 use mcp_wire::Segments;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::batch::Member;
 use crate::body::{Head, Queues, Sink, encode};
 use crate::control;
+use crate::drain;
 use crate::events::EventBody;
 use crate::guard::{Guard, Refusal};
 use crate::inbox::{Inbox, Told};
 use crate::keeper::Keeper;
+use crate::neighbours::Neighbours;
 use crate::port::Port;
+use crate::relay::{self, PassedBody};
 use crate::request::{self, Body};
 
-pub(crate) type Reply = Response<Either<EventBody, Full<Bytes>>>;
+pub(crate) type Reply = Response<ReplyBody>;
+
+/// What follows a head.
+pub(crate) enum ReplyBody {
+    Events(EventBody),
+    Whole(Full<Bytes>),
+    /// What another process answers.
+    Passed(PassedBody),
+    /// Lines of a process that drains.
+    Lines(mpsc::Receiver<Bytes>),
+}
+
+/// In a reply's extensions: there is to be none, the connection breaks instead.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the process that a request was relayed to is gone")]
+pub(crate) struct Broken;
 
 /// Which listener a request came in by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +61,8 @@ pub(crate) enum Via {
     Socket,
     /// The loopback port: any program, and any web page, of this machine can.
     Tcp,
+    /// The socket of a process that drains: the active process of the same user.
+    Drain,
 }
 
 /// What every connection shares.
@@ -51,6 +74,7 @@ pub(crate) struct Face {
     pub(crate) streams: AtomicU64,
     pub(crate) port: Port,
     pub(crate) guard: Guard,
+    pub(crate) neighbours: Arc<Neighbours>,
 }
 
 impl Face {
@@ -73,24 +97,39 @@ impl Face {
         self: Arc<Self>,
         via: Via,
         request: Request<Incoming>,
-    ) -> Result<Reply, Infallible> {
+    ) -> Result<Reply, Broken> {
+        let mut reply = self.reply(via, request).await;
+        if reply.extensions().get::<Broken>().is_some() {
+            return Err(Broken);
+        }
+        if via != Via::Drain && self.neighbours.is_handed_over() {
+            // Whoever comes again is to come to the successor.
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(reply)
+    }
+
+    async fn reply(&self, via: Via, request: Request<Incoming>) -> Reply {
         let path = request.uri().path().to_owned();
         if via == Via::Tcp
             && let Err(refusal) = self.guard.check(request.uri(), request.headers())
         {
             tracing::debug!(?refusal, "refused a request on TCP");
-            return Ok(refused(refusal));
+            return refused(refusal);
         }
         if let Some(name) = path.strip_prefix("/mcp/") {
-            return Ok(self.serve_mcp(via, name, request).await);
+            return self.serve_mcp(via, name, request).await;
         }
         // Control is for whoever can open the socket; a token lets nobody stop the daemon.
-        let control = path.strip_prefix("/control/").filter(|_| via == Via::Socket);
-        Ok(match control {
-            Some(rest) => control::serve(&self, rest, request).await,
-            None if path == "/healthz" => plain(StatusCode::OK, Bytes::new()),
-            None => plain(StatusCode::NOT_FOUND, Bytes::new()),
-        })
+        match (path.strip_prefix("/control/"), via) {
+            (Some(rest), Via::Drain) => drain::control(self, rest, &request),
+            (Some(_), Via::Socket) if self.neighbours.is_handed_over() => {
+                control::pass_on(self, request).await
+            }
+            (Some(rest), Via::Socket) => control::serve(self, rest, request).await,
+            _ if path == "/healthz" => plain(StatusCode::OK, Bytes::new()),
+            _ => plain(StatusCode::NOT_FOUND, Bytes::new()),
+        }
     }
 
     async fn serve_mcp(&self, via: Via, name: &str, request: Request<Incoming>) -> Reply {
@@ -99,7 +138,10 @@ impl Face {
             Ok(examined) => examined,
             Err(reply) => return *reply,
         };
-        self.keeper.ensure(name).await;
+        if !self.neighbours.is_handed_over() {
+            // The successor's business from then on.
+            self.keeper.ensure(name).await;
+        }
         let upstream = UpstreamName::from(name);
         let (stream, comments) = (self.stream(), self.comments(via));
         match parts.method {
@@ -157,6 +199,15 @@ impl Face {
                         return Ok(reply(Some(refusal), None));
                     }
                     Some(Head::Refused { body, .. }) => body,
+                    Some(Head::Passed(passed)) if passed.status() == StatusCode::NOT_FOUND => {
+                        return Ok(reply(Some(Head::Passed(passed)), None));
+                    }
+                    Some(Head::Passed(passed)) => {
+                        relay::whole(*passed).await.ok_or_else(|| Box::new(broken()))?
+                    }
+                    Some(refusal @ (Head::NotMine(_) | Head::Broken)) => {
+                        return Ok(reply(Some(refusal), None));
+                    }
                     None => return Ok(reply(None, None)),
                 },
             };
@@ -193,7 +244,9 @@ impl Face {
     }
 
     async fn await_identity(&self, upstream: &UpstreamName, from: &Sender) {
-        if let Sender::Link(claim) = from {
+        if let Sender::Link(claim) = from
+            && !self.neighbours.is_handed_over()
+        {
             self.keeper.await_identity(&upstream.0, claim.identity).await;
         }
     }
@@ -241,6 +294,13 @@ fn reply(head: Option<Head>, comments: Option<Duration>) -> Reply {
         Some(Head::Refused { status, body }) => {
             plain(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
         }
+        Some(Head::Passed(passed)) => passed.map(ReplyBody::Passed),
+        Some(Head::NotMine(generation)) => {
+            let mut reply = plain(StatusCode::MISDIRECTED_REQUEST, Bytes::new());
+            reply.headers_mut().insert(relay::NOT_MINE, HeaderValue::from(generation.0));
+            reply
+        }
+        Some(Head::Broken) => broken(),
         None => malformed(StatusCode::SERVICE_UNAVAILABLE, "evermux is ending"),
     }
 }
@@ -271,7 +331,7 @@ impl Drop for Waiting<'_> {
 }
 
 fn events(link: Option<String>, body: EventBody) -> Reply {
-    let mut reply = Response::new(Either::Left(body));
+    let mut reply = Response::new(ReplyBody::Events(body));
     let headers = reply.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
@@ -283,10 +343,51 @@ fn events(link: Option<String>, body: EventBody) -> Reply {
     reply
 }
 
+fn broken() -> Reply {
+    let mut reply = plain(StatusCode::BAD_GATEWAY, Bytes::new());
+    reply.extensions_mut().insert(Broken);
+    reply
+}
+
+impl HttpBody for ReplyBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut *self {
+            Self::Events(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Whole(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Passed(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Self::Lines(lines) => lines.poll_recv(cx).map(|line| Some(Ok(Frame::data(line?)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Events(body) => body.is_end_stream(),
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Passed(body) => body.is_end_stream(),
+            Self::Lines(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Events(body) => body.size_hint(),
+            Self::Whole(body) => body.size_hint(),
+            Self::Passed(body) => body.size_hint(),
+            Self::Lines(_) => SizeHint::default(),
+        }
+    }
+}
+
 /// A reply without events; JSON if it has a body.
 pub(crate) fn plain(status: StatusCode, body: Bytes) -> Reply {
     let has_body = !body.is_empty();
-    let mut reply = Response::new(Either::Right(Full::new(body)));
+    let mut reply = Response::new(ReplyBody::Whole(Full::new(body)));
     *reply.status_mut() = status;
     if has_body {
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -2,7 +2,6 @@
 //! wanted a comment in the silence between them.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,9 +11,15 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::body::Events;
+use crate::relay::Seam;
 
 /// A comment (HTML, "Server-sent events", section 9.2.6): clients read over it.
 const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+
+/// The stream breaks off where a connection did that it came by.
+#[derive(Debug, thiserror::Error)]
+#[error("the process that answered is gone")]
+pub(crate) struct BrokenOff;
 
 /// hyper's end of an event stream.
 #[derive(Default)]
@@ -23,8 +28,10 @@ pub(crate) struct EventBody {
     sources: Vec<Events>,
     /// What was known when it began.
     ready: VecDeque<Bytes>,
-    /// The first source is in the middle of an event: nothing may come between its pieces.
-    within: bool,
+    /// If the first source is in the middle of an event: nothing may come between its pieces.
+    seam: Seam,
+    /// One of them broke off.
+    broken: bool,
     silence: Option<Silence>,
 }
 
@@ -72,16 +79,16 @@ impl EventBody {
         while let Some(source) = self.sources.get_mut(at) {
             match source.poll_chunk(cx) {
                 Poll::Ready(Some(chunk)) => {
-                    self.within = !chunk.ends_with(b"\n\n");
+                    self.seam.pass(&chunk);
                     // The pieces of an event come from the first source until it is whole.
                     self.sources.swap(0, at);
                     return Poll::Ready(Some(chunk));
                 }
                 Poll::Ready(None) => {
-                    self.sources.remove(at);
-                    self.within = false;
+                    self.broken |= self.sources.remove(at).is_broken();
+                    self.seam = Seam::default();
                 }
-                Poll::Pending if self.within => return Poll::Pending,
+                Poll::Pending if !self.seam.is_whole() => return Poll::Pending,
                 Poll::Pending => at += 1,
             }
         }
@@ -111,16 +118,16 @@ impl Silence {
 
 impl Body for EventBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = BrokenOff;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
         let chunk = match self.next(cx) {
             Poll::Ready(chunk) => chunk,
             Poll::Pending => {
-                let within = self.within;
+                let within = !self.seam.is_whole();
                 let speaks = self.silence.as_mut().is_some_and(|silence| silence.is_too_long(cx));
                 return if speaks && !within {
                     Poll::Ready(Some(Ok(Frame::data(COMMENT))))
@@ -131,6 +138,9 @@ impl Body for EventBody {
         };
         if let (Some(_), Some(silence)) = (&chunk, &mut self.silence) {
             silence.last = Instant::now();
+        }
+        if chunk.is_none() && std::mem::take(&mut self.broken) {
+            return Poll::Ready(Some(Err(BrokenOff)));
         }
         Poll::Ready(chunk.map(|chunk| Ok(Frame::data(chunk))))
     }

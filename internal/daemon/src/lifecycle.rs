@@ -15,11 +15,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::accept::{Door, accept};
 use crate::downstream::Face;
+use crate::drain;
 use crate::error::{RunError, chain};
 use crate::guard::Guard;
 use crate::inbox::{Ask, Inbox, Told};
 use crate::keeper::Keeper;
 use crate::log;
+use crate::neighbours::Neighbours;
 use crate::port::Port;
 use crate::reactor::{Parts, Phase, Reactor, limits, policies};
 use crate::socket::Socket;
@@ -110,17 +112,23 @@ async fn serve(
     let keeper =
         Arc::new(Keeper::new(options.paths.config_file.clone(), config.clone(), key.clone(), inbox.clone()));
     let sealer = Sealer::new(key.bytes());
-    let parts = load(config, state, &lock, &key, Setting { sealer: sealer.clone(), inbox, tracker, phase })?;
+    let neighbours = Arc::new(Neighbours::new(options.paths.socket()));
+    let setting =
+        Setting { sealer: sealer.clone(), inbox, tracker, phase, neighbours: Arc::clone(&neighbours) };
+    let parts = load(config, state, &lock, &key, setting)?;
     let (inbox, tracker) = (parts.inbox.clone(), parts.tracker.clone());
     keeper.resolve_what_is_at_hand().await;
     let path = options.paths.socket();
     let socket = Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?;
+    drain::remove_stale(&path).await;
     let (lock, look) = (Arc::new(lock), Arc::new(Notify::new()));
     let door = Door { socket, lock: Arc::clone(&lock), state: state.clone(), look: Arc::clone(&look) };
     let (state, port) = (state.clone(), Port::default());
     // Before anybody can ask `status`.
     port.configure(http.map(|http| http.listen));
-    let face = Arc::new(Face { inbox: inbox.clone(), sealer, keeper, state, streams: 1.into(), port, guard });
+    let streams = 1.into();
+    let face =
+        Arc::new(Face { inbox: inbox.clone(), sealer, keeper, state, streams, port, guard, neighbours });
     let reactor = tokio::spawn(Reactor::new(parts).run(rx));
     let accepting = tokio::spawn(accept(door, Arc::clone(&face), tracker.clone(), phases.clone()));
     if options.detached {
@@ -156,6 +164,7 @@ pub(crate) struct Setting {
     pub(crate) inbox: Inbox,
     pub(crate) tracker: TaskTracker,
     pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) neighbours: Arc<Neighbours>,
 }
 
 /// Everything that former processes left, checked and handed to a fresh hub (design §6: one resume).
@@ -200,10 +209,23 @@ pub(crate) fn load(
     setting.inbox.tell(Told::Fact(Input::Configured(policies(&config))));
     setting.inbox.tell(Told::Fact(Input::Answered { answers, complete }));
     setting.inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
-    let Setting { sealer, inbox, tracker, phase } = setting;
+    let Setting { sealer, inbox, tracker, phase, neighbours } = setting;
     let wall = crate::sleep::system_wall();
     let key = key.clone();
-    Ok(Parts { hub, generation, config, key, sealer, journal, persist, inbox, tracker, phase, wall })
+    Ok(Parts {
+        hub,
+        generation,
+        config,
+        key,
+        sealer,
+        journal,
+        persist,
+        inbox,
+        tracker,
+        phase,
+        wall,
+        neighbours,
+    })
 }
 
 /// Waits for the signal or request to stop, and then for the last call.

@@ -2,10 +2,12 @@
 //! next fact or the next deadline (D22).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evermux_config::{Config, Reinitialize, Share};
 use evermux_core::Hub;
+use evermux_core::handover::Relayed;
 use evermux_core::input::{End, ExchangeId, Fact, Input, Limits, Now, Policy, Renewal, StreamId};
 use evermux_core::names::{Generation, UpstreamName};
 use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
@@ -18,9 +20,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::{Head, Sink};
 use crate::credentials::{self, Purse, Resolved};
+use crate::drain::{self, Line};
 use crate::exchange::{self, Job};
 use crate::inbox::{Ask, Inbox, Purged, Told};
+use crate::neighbours::Neighbours;
 use crate::network::Network;
+use crate::relay;
 use crate::sleep::{Clocks, Wall};
 use crate::status;
 
@@ -62,6 +67,7 @@ pub(crate) struct Parts {
     pub(crate) tracker: TaskTracker,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) wall: Wall,
+    pub(crate) neighbours: Arc<Neighbours>,
 }
 
 pub(crate) struct Reactor {
@@ -298,6 +304,7 @@ impl Reactor {
     fn ask_core(&mut self, input: Input) {
         let wall_ms = u64::try_from(self.clocks.wall().as_millis()).unwrap_or(u64::MAX);
         let now = Now { mono: self.clocks.mono(), wall_ms };
+        self.parts.neighbours.note(&input, &self.parts.inbox);
         let mut outbox = std::mem::take(&mut self.outbox);
         self.parts.hub.handle(now, input, &mut outbox);
         for output in outbox.drain(..) {
@@ -349,15 +356,21 @@ impl Reactor {
                 self.parts.persist.delete(0, upstream, trajectory);
             }
             Output::Note(note) => write_note(&note),
+            // The connections of a process that was succeeded are to end in an order of their own.
+            Output::Drained if self.parts.neighbours.is_handed_over() => self.parts.neighbours.note_emptied(),
             Output::Drained => drop(self.parts.phase.send_replace(Phase::Drained)),
-            Output::Prepared
-            | Output::Handed(_)
-            | Output::Relay(_)
-            | Output::NotMine(_)
-            | Output::Release { .. }
-            | Output::Released(_)
-            | Output::Forward(_)
-            | Output::CallOver { .. } => {}
+            Output::Relay(relayed) => self.relay(relayed),
+            Output::NotMine(stream) => self.answer(stream, Head::NotMine(self.parts.generation)),
+            Output::Release { generation, trajectory } => {
+                let neighbours = Arc::clone(&self.parts.neighbours);
+                tokio::spawn(drain::release(neighbours, generation, trajectory));
+            }
+            Output::Released(stream) => self.parts.neighbours.feed.tell(Line::released(&stream)),
+            Output::Forward(news) => self.parts.neighbours.feed.tell(Line::forwarded(&news)),
+            Output::CallOver { trajectory, handshake, wire } => {
+                self.parts.neighbours.feed.tell(Line::call_over(trajectory, handshake, wire));
+            }
+            Output::Prepared | Output::Handed(_) => {}
         }
     }
 
@@ -365,6 +378,14 @@ impl Reactor {
         if let Some(mut sink) = self.sinks.remove(&stream) {
             sink.answer(head);
         }
+    }
+
+    /// The response goes with it: the relay's task writes it from here on.
+    fn relay(&mut self, relayed: Box<Relayed>) {
+        let Some(sink) = self.sinks.remove(&relayed.stream) else { return };
+        let Parts { neighbours, sealer, inbox, .. } = &self.parts;
+        let (neighbours, sealer, inbox) = (Arc::clone(neighbours), sealer.clone(), inbox.clone());
+        self.parts.tracker.spawn(relay::run(relay::Job { neighbours, sealer, inbox, relayed, sink }));
     }
 
     fn gone_unless(&mut self, taken: bool, stream: StreamId) {

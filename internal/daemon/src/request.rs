@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use evermux_core::class::Class;
 use evermux_core::input::{Delivery, Sender};
-use evermux_core::names::Seq;
+use evermux_core::names::{Generation, Seq};
 use evermux_core::seal::Sealer;
 use http::header::{ALLOW, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
@@ -16,8 +16,16 @@ use crate::downstream::{Reply, Via, malformed, plain};
 use crate::head;
 
 /// The number that a shim gives to each of its messages.
-const SEQ: &str = "evermux-seq";
-const EVENT_ID: &str = "last-event-id";
+pub(crate) const SEQ: &str = "evermux-seq";
+/// Every number below is settled for the shim.
+pub(crate) const ACK: &str = "evermux-ack";
+/// Whose credentials a new link uses.
+pub(crate) const IDENTITY: &str = "evermux-identity";
+/// On a relayed request: it is part of a 2025-03-26 batch.
+pub(crate) const BATCHED: &str = "evermux-batched";
+/// On a relayed request: this process has not got what it is about.
+pub(crate) const DECLINED_BY: &str = "evermux-declined-by";
+pub(crate) const EVENT_ID: &str = "last-event-id";
 
 /// What stands in the body of a POST.
 #[derive(Debug)]
@@ -34,7 +42,7 @@ pub(crate) fn examine(
     headers: &HeaderMap,
 ) -> Result<(Sender, Delivery), Box<Reply>> {
     // A number says that it is a shim, which is of this build or another one and always right.
-    if !(via == Via::Socket && headers.contains_key(SEQ))
+    if !(via != Via::Tcp && headers.contains_key(SEQ))
         && let Err(head::Fault(status, text)) = head::check(method, headers)
     {
         let mut reply = malformed(status, text);
@@ -107,13 +115,13 @@ fn delivery(via: Via, sealer: &Sealer, headers: &HeaderMap) -> Result<Delivery, 
         return Ok(Delivery { after, ..Delivery::default() });
     }
     Ok(Delivery {
-        seq: checked(headers, "Evermux-Seq", "a whole number", number)?.map(Seq),
-        ack: checked(headers, "Evermux-Ack", "a whole number", number)?.map(Seq),
+        seq: checked(headers, SEQ, "a whole number", number)?.map(Seq),
+        ack: checked(headers, ACK, "a whole number", number)?.map(Seq),
         after,
-        identity: checked(headers, "Evermux-Identity", "32 hex digits", |text| text.parse().ok())?,
-        batched: false,
-        relayed: false,
-        declined_by: None,
+        identity: checked(headers, IDENTITY, "32 hex digits", |text| text.parse().ok())?,
+        batched: headers.contains_key(BATCHED),
+        relayed: via == Via::Drain,
+        declined_by: checked(headers, DECLINED_BY, "a whole number", number)?.map(Generation),
     })
 }
 

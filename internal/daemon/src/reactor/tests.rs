@@ -50,6 +50,7 @@ impl Running {
             inbox: inbox.clone(),
             tracker: TaskTracker::new(),
             phase: watch::channel(Phase::Serving).0,
+            neighbours: Arc::new(Neighbours::new("none".into())),
         };
         let mut parts = load(config, &state, &lock, &key, setting).unwrap();
         let wall = Arc::new(AtomicU64::new(1_800_000_000));

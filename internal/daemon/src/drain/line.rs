@@ -1,0 +1,232 @@
+//! The lines of `GET /control/drain`: JSON, one a line, as another build of this program may read or write them.
+//! Members and kinds that a reader does not know are passed over.
+
+use bytes::Bytes;
+use evermux_core::handover::{Forwarded, ReleasedStream};
+use evermux_core::input::Input;
+use evermux_core::names::{Generation, Handshake, LinkNonce, Trajectory, WireId};
+use evermux_core::seal::Place;
+use serde::{Deserialize, Serialize};
+
+/// A line with its number: whoever lost the connection says the last one it read.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Numbered {
+    /// 0 for the first line of a connection, which says nothing.
+    #[serde(rename = "n")]
+    pub(crate) number: u64,
+    #[serde(flatten)]
+    pub(crate) line: Line,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Line {
+    /// The connection stands.
+    Begin,
+    CallOver(CallOver),
+    Released(Box<Released>),
+    News(Box<News>),
+    /// Of a newer build.
+    #[serde(other)]
+    Unknown,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct CallOver {
+    trajectory: String,
+    handshake: u32,
+    wire: u64,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Released {
+    trajectory: String,
+    handshake: u32,
+    cursor: Option<String>,
+    heard: Vec<Heard>,
+    missed: Vec<Missed>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Heard {
+    link: String,
+    generation: u64,
+    trail: u64,
+    number: u64,
+    of_call: bool,
+}
+
+/// A message is a text here: its bytes are to stay as its server wrote them.
+#[derive(Clone, Serialize, Deserialize)]
+struct Missed {
+    link: String,
+    message: String,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct News {
+    trajectory: String,
+    handshake: u32,
+    message: String,
+    told: Option<String>,
+}
+
+impl Line {
+    pub(crate) fn call_over(trajectory: Trajectory, handshake: Handshake, wire: WireId) -> Self {
+        Self::CallOver(CallOver { trajectory: trajectory.to_string(), handshake: handshake.0, wire: wire.0 })
+    }
+
+    pub(crate) fn released(stream: &ReleasedStream) -> Self {
+        let heard = |(link, place): &(LinkNonce, Place)| Heard {
+            link: link.to_string(),
+            generation: place.generation.0,
+            trail: place.trail,
+            number: place.number,
+            of_call: place.of_call,
+        };
+        let missed =
+            |(link, message): &(LinkNonce, Bytes)| Missed { link: link.to_string(), message: text(message) };
+        Self::Released(Box::new(Released {
+            trajectory: stream.trajectory.to_string(),
+            handshake: stream.handshake.0,
+            cursor: stream.cursor.clone(),
+            heard: stream.heard.iter().map(heard).collect(),
+            missed: stream.missed.iter().map(missed).collect(),
+        }))
+    }
+
+    pub(crate) fn forwarded(news: &Forwarded) -> Self {
+        Self::News(Box::new(News {
+            trajectory: news.trajectory.to_string(),
+            handshake: news.handshake.0,
+            message: text(&news.message),
+            told: news.told.map(|link| link.to_string()),
+        }))
+    }
+
+    /// The fact it tells, if it tells one; `generation`: whose line it is.
+    pub(crate) fn fact(self, generation: Generation) -> Option<Input> {
+        match self {
+            Self::Begin | Self::Unknown => None,
+            Self::CallOver(call) => Some(Input::EndedElsewhere {
+                trajectory: call.trajectory.parse().ok()?,
+                handshake: Handshake(call.handshake),
+                wire: WireId(call.wire),
+            }),
+            Self::Released(released) => {
+                let stream = Box::new(released.stream()?);
+                Some(Input::Released { generation, stream })
+            }
+            Self::News(news) => Some(Input::Forwarded(Box::new(news.forwarded()?))),
+        }
+    }
+}
+
+/// JSON is UTF-8, or it would not have been taken.
+fn text(message: &Bytes) -> String {
+    String::from_utf8_lossy(message).into_owned()
+}
+
+impl News {
+    fn forwarded(self) -> Option<Forwarded> {
+        let told = match self.told {
+            Some(link) => Some(link.parse().ok()?),
+            None => None,
+        };
+        Some(Forwarded {
+            trajectory: self.trajectory.parse().ok()?,
+            handshake: Handshake(self.handshake),
+            message: Bytes::from(self.message),
+            told,
+        })
+    }
+}
+
+impl Released {
+    fn stream(self) -> Option<ReleasedStream> {
+        let heard = self.heard.into_iter().map(|heard| {
+            let place = Place {
+                generation: Generation(heard.generation),
+                trail: heard.trail,
+                number: heard.number,
+                of_call: heard.of_call,
+            };
+            Some((heard.link.parse().ok()?, place))
+        });
+        let missed = self.missed.into_iter().map(|one| Some((one.link.parse().ok()?, one.message.into())));
+        Some(ReleasedStream {
+            trajectory: self.trajectory.parse().ok()?,
+            handshake: Handshake(self.handshake),
+            cursor: self.cursor,
+            heard: heard.collect::<Option<_>>()?,
+            missed: missed.collect::<Option<_>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str = include_str!("golden/lines.jsonl");
+    const NEWER: &str = include_str!("golden/newer.jsonl");
+
+    const NEWS: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+
+    fn lines() -> Vec<Line> {
+        let place = Place { generation: Generation(3), trail: 6, number: 7, of_call: false };
+        let stream = ReleasedStream {
+            trajectory: Trajectory(0xab),
+            handshake: Handshake(2),
+            cursor: Some("stream-1_17".to_owned()),
+            heard: vec![(LinkNonce(0xcd), place)],
+            missed: vec![(LinkNonce(0xef), Bytes::from_static(NEWS))],
+        };
+        let silent = ReleasedStream { cursor: None, heard: Vec::new(), missed: Vec::new(), ..stream.clone() };
+        let (trajectory, handshake, message) = (Trajectory(0xab), Handshake(2), Bytes::from_static(NEWS));
+        let news = Forwarded { trajectory, handshake, message, told: Some(LinkNonce(0xcd)) };
+        let to_all = Forwarded { told: None, ..news.clone() };
+        vec![
+            Line::Begin,
+            Line::call_over(Trajectory(0xab), Handshake(2), WireId(9_007_199_254_740_991)),
+            Line::released(&stream),
+            Line::released(&silent),
+            Line::forwarded(&news),
+            Line::forwarded(&to_all),
+        ]
+    }
+
+    #[test]
+    fn lines_are_written_as_the_golden_file_has_them() {
+        let written: Vec<String> = (0..)
+            .zip(lines())
+            .map(|(number, line)| serde_json::to_string(&Numbered { number, line }).unwrap())
+            .collect();
+        assert_eq!(written, GOLDEN.lines().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_lines_of_the_golden_file_are_read_as_what_was_written() {
+        for (text, line) in GOLDEN.lines().zip(lines()) {
+            let read: Numbered = serde_json::from_str(text).unwrap();
+            let fact = |line: Line| format!("{:?}", line.fact(Generation(3)));
+            assert_eq!(fact(read.line), fact(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_newer_build_adds_is_passed_over() {
+        let facts = |text: &str| -> Vec<(u64, bool)> {
+            let read = |line| serde_json::from_str::<Numbered>(line).unwrap();
+            text.lines().map(read).map(|one| (one.number, one.line.fact(Generation(1)).is_some())).collect()
+        };
+        assert_eq!(facts(NEWER), [(0, false), (1, true), (2, false), (3, true)]);
+    }
+
+    #[test]
+    fn a_name_that_is_none_is_no_fact() {
+        let text = r#"{"n":1,"kind":"call_over","trajectory":"AB","handshake":1,"wire":1}"#;
+        let read: Numbered = serde_json::from_str(text).unwrap();
+        assert!(read.line.fact(Generation(1)).is_none());
+    }
+}
