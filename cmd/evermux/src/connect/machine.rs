@@ -34,6 +34,9 @@ const UNSENT_LIMIT: usize = 64 << 20;
 /// lost twice, more is a loop.
 const LOST_LIMIT: u8 = 3;
 
+/// A standalone stream that lasted so long worked, also if it had nothing to say: its end is no failure.
+const STEADY: Duration = Duration::from_secs(5);
+
 /// What is known of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
@@ -51,7 +54,9 @@ enum Standalone {
     Wanted {
         not_before: Now,
     },
-    Open,
+    Open {
+        since: Now,
+    },
 }
 
 use asked::Asked;

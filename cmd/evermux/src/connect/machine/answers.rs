@@ -37,7 +37,7 @@ impl Machine {
         match entry.kind {
             Kind::Initialized | Kind::Reinitialized => {
                 self.link.initialized = Some(entry.body);
-                if self.standalone != Standalone::Open {
+                if !matches!(self.standalone, Standalone::Open { .. }) {
                     self.stream_last_event = None;
                     self.stream_failures = 0;
                     self.standalone = Standalone::Wanted { not_before: now };
@@ -162,7 +162,7 @@ impl Machine {
     pub(super) fn lose_link(&mut self, orders: &mut Vec<Order>) {
         self.link.lost = true;
         self.link.id = None;
-        if self.standalone == Standalone::Open {
+        if matches!(self.standalone, Standalone::Open { .. }) {
             orders.push(Order::CloseStream);
         }
         self.standalone = Standalone::None;
@@ -227,8 +227,8 @@ impl Machine {
             Some(Server::Ask(id)) if !self.asked.is_new(&id) => {}
             Some(Server::Ask(_) | Server::Other) => {
                 // Not on an event that only has an id: a daemon that greets and hangs up would be called at once,
-                // for ever.
-                self.stream_failures = 0;
+                // for ever. And not zero, for one that greets with a message.
+                self.stream_failures = self.stream_failures.min(1);
                 orders.push(Order::Write(envelope::one_line(event.data)));
             }
             // An answer here would be a second one, or one that its own stream still brings.
@@ -243,9 +243,7 @@ impl Machine {
     }
 
     pub(super) fn stream_ended(&mut self, now: Now, refused: Option<u16>, body: &Bytes) {
-        if self.standalone != Standalone::Open {
-            return;
-        }
+        let Standalone::Open { since } = self.standalone else { return };
         let unknown_link =
             refused == Some(404) && envelope::error_kind(body).as_deref() == Some("session_lost");
         if unknown_link && self.link.initialize.is_some() {
@@ -255,6 +253,10 @@ impl Machine {
         if matches!(refused, Some(400 | 404 | 405)) {
             self.standalone = Standalone::None;
             return;
+        }
+        if refused.is_none() && now.saturating_sub(since) >= STEADY {
+            // A daemon that hands over lets go of its streams. Whoever comes late misses what the successor says.
+            self.stream_failures = 0;
         }
         let wait =
             if self.stream_failures == 0 { Duration::ZERO } else { self.backoff.after(self.stream_failures) };

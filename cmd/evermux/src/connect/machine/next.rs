@@ -121,7 +121,7 @@ impl Machine {
         if self.stream_due().is_none_or(|due| now < due) {
             return;
         }
-        self.standalone = Standalone::Open;
+        self.standalone = Standalone::Open { since: now };
         orders.push(Order::OpenStream {
             link: self.link.id.clone(),
             version: self.link.version.clone(),

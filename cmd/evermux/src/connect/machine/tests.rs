@@ -412,6 +412,38 @@ fn a_stream_that_only_greets_is_called_ever_less_often() {
     }
 }
 
+/// What a takeover is to a shim: all that it had streams for ends cleanly, and the same socket leads to another process.
+#[test]
+fn a_stream_that_worked_is_dialled_again_at_once_each_time() {
+    let mut bench = Bench::connected();
+    for n in 0..8 {
+        bench.now += Duration::from_secs(5);
+        bench.streaming = false;
+        let before = bench.orders.len();
+        bench.feed(Input::StreamEnded { refused: None, body: Bytes::new() });
+        assert_eq!(bench.orders.last(), Some(&Order::Reach { may_start: true }));
+        bench.reaching = false;
+        bench.feed(Input::Reached(None));
+        assert!(bench.streaming, "{n}: not at once: {:?}", bench.machine);
+        assert_eq!(bench.orders.len(), before + 2, "{n}: more than a dial and a stream");
+    }
+}
+
+#[test]
+fn a_stream_that_greets_with_a_message_is_called_ever_less_often() {
+    let mut bench = Bench::connected();
+    let greeting = Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/message"}"#);
+    for n in 0..8 {
+        bench.feed(Input::StreamEvent(Event { data: greeting.clone(), ..Event::default() }));
+        bench.streaming = false;
+        bench.feed(Input::StreamEnded { refused: None, body: Bytes::new() });
+        let before = bench.now;
+        bench.serve();
+        assert!(bench.streaming);
+        assert!(n == 0 || bench.now - before >= Duration::from_millis(25), "{n}: a hot loop");
+    }
+}
+
 const BACKOFF_LATER: Duration = Duration::from_secs(1);
 
 #[test]
