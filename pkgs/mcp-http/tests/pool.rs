@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::header::HeaderValue;
 use mcp_http::{Client, Outgoing, Redirecting, TcpSender, Verb, Written};
-use support::{Step, exchange, json, listen, post, send, tcp_sender, until};
+use support::{Step, chunk, exchange, json, listen, post, send, tcp_sender, unix, until};
 
 /// Numbers that look random and are the same each time.
 fn scattered(number: u64) -> u64 {
@@ -38,6 +38,34 @@ async fn connections_closed_while_idle_cost_nothing() {
     }
     for number in 0..300 {
         assert_eq!(peer.count("x-number", &number.to_string()), 1, "call {number}");
+    }
+}
+
+/// A daemon that handed over says so with its last answer on each connection. Whether it hangs up at once or late, the
+/// next request belongs to whoever takes connections then.
+#[tokio::test]
+async fn a_connection_that_is_said_to_close_is_not_used_again() {
+    let answers = [
+        send("HTTP/1.1 202 Accepted\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"),
+        send("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"),
+        send(
+            [
+                b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+                    .as_slice(),
+                &chunk(b"data: {}\n\n"),
+                b"0\r\n\r\n",
+            ]
+            .concat(),
+        ),
+    ];
+    for answer in answers {
+        let pair = unix().await;
+        pair.peer.answer(move |_| vec![answer.clone()]);
+        for _ in 0..20 {
+            exchange(&pair.client, post("{}")).await;
+        }
+        assert!(pair.peer.seen().iter().all(|seen| seen.earlier == 0));
+        assert_eq!(pair.peer.opened(), 20);
     }
 }
 
