@@ -24,6 +24,8 @@ mod soak;
 mod start;
 mod state;
 mod support;
+mod takeover;
+
 mod tcp;
 mod tidy;
 mod tokens;

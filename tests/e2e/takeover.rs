@@ -1,8 +1,10 @@
 //! A newer process takes over while clients work, and nobody notices: told by the upstream's journal and by what the
 //! clients saw.
 
+mod bad;
 mod load;
 mod plain;
+mod points;
 mod shim;
 
 use std::time::Duration;

@@ -28,6 +28,17 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
+/// Who answers on the socket.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Hello {
+    /// Of the protocol between shim and daemon.
+    pub(crate) protocol: u32,
+    pub(crate) pid: Option<u32>,
+    pub(crate) version: Option<String>,
+    /// What tells it from another build of its version; only if asked for, and not by older daemons.
+    pub(crate) build: Option<String>,
+}
+
 /// No answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ControlError {
@@ -107,17 +118,22 @@ fn unanswered(error: &SendError) -> ControlError {
 }
 
 /// Says hello; an error unless a daemon is there that speaks our protocol.
-pub(crate) async fn hello(sender: &UnixSender) -> Result<(), ControlError> {
-    #[derive(Deserialize)]
-    struct Hello {
-        protocol: u32,
+pub(crate) async fn hello(sender: &UnixSender) -> Result<Hello, ControlError> {
+    match greet(sender, "/control/hello").await? {
+        hello if hello.protocol == PROTOCOL => Ok(hello),
+        Hello { protocol: theirs, .. } => Err(ControlError::Protocol { theirs }),
     }
-    let answer = call(sender, Method::GET, "/control/hello", Bytes::new()).await?;
-    match serde_json::from_slice::<Hello>(&answer.body) {
-        Ok(Hello { protocol }) if protocol == PROTOCOL => Ok(()),
-        Ok(Hello { protocol }) => Err(ControlError::Protocol { theirs: protocol }),
-        Err(_) => Err(ControlError::NoAnswer("its greeting is not understood".to_owned())),
-    }
+}
+
+/// Says hello to a daemon of whatever protocol, and asks for its build.
+pub(crate) async fn who_serves(sender: &UnixSender) -> Result<Hello, ControlError> {
+    greet(sender, "/control/hello?build").await
+}
+
+async fn greet(sender: &UnixSender, path: &str) -> Result<Hello, ControlError> {
+    let answer = call(sender, Method::GET, path, Bytes::new()).await?;
+    serde_json::from_slice(&answer.body)
+        .map_err(|_| ControlError::NoAnswer("its greeting is not understood".to_owned()))
 }
 
 /// One control call of a short-lived command, with a runtime of its own.

@@ -6,8 +6,10 @@ mod connect;
 mod control;
 mod demo;
 mod exit;
+mod launch;
 mod limits;
 mod report;
+mod successor;
 
 use std::process::ExitCode;
 
@@ -15,7 +17,7 @@ use clap::Parser as _;
 use evermux_config::{PathFlags, Paths};
 
 use self::args::{Cli, Command, Global};
-use self::commands::{daemon, purge, status, stop, upstreams};
+use self::commands::{daemon, purge, status, stop, upgrade, upstreams};
 use self::report::Failure;
 
 fn main() -> ExitCode {
@@ -34,7 +36,8 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let paths = resolve(cli.global)?;
     match cli.command {
         Command::Connect { name, no_start } => connect::run(paths, &name, no_start),
-        Command::Daemon { detached, takeover } => daemon::daemon(paths, detached, takeover),
+        Command::Daemon(how) => daemon::daemon(paths, &how),
+        Command::Upgrade { force, json } => upgrade::upgrade(&paths, force, json),
         Command::Status { json } => status::status(&paths, json),
         Command::Stop => stop::stop(&paths),
         Command::Add { name, url, headers } => upstreams::add(&paths, &name, &url, &headers),

@@ -1,7 +1,8 @@
 //! Takes connections of both listeners, one task each, and sees to it that there is a door to come in by: a socket
 //! whose file was removed is made anew, an address that was taken is tried again.
 
-use std::sync::Arc;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evermux_config::Config;
@@ -9,7 +10,7 @@ use evermux_store::{DaemonLock, StateDir};
 use hyper::server::conn::http1::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,10 +25,39 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Before the next attempt to accept, if one failed.
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(100);
 
+/// The lock, until a successor has it.
+#[derive(Clone)]
+pub(crate) struct LockBox(Arc<Mutex<Option<Arc<DaemonLock>>>>);
+
+impl LockBox {
+    pub(crate) fn new(lock: DaemonLock) -> Self {
+        Self(Arc::new(Mutex::new(Some(Arc::new(lock)))))
+    }
+
+    /// `None`: it was handed over.
+    pub(crate) fn get(&self) -> Option<Arc<DaemonLock>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Closes this process's copy; never an unlock, which would take it from the successor.
+    pub(crate) fn leave(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// What the task that holds the doors is told in a takeover.
+pub(crate) enum Notice {
+    /// Copy the socket for a successor.
+    Copy(oneshot::Sender<std::io::Result<OwnedFd>>),
+    /// The successor has the doors.
+    Leave(oneshot::Sender<()>),
+}
+
 /// The socket and what it takes to make it anew.
 pub(crate) struct Door {
     pub(crate) socket: Socket,
-    pub(crate) lock: Arc<DaemonLock>,
+    pub(crate) lock: LockBox,
+    pub(crate) notices: mpsc::UnboundedReceiver<Notice>,
     pub(crate) state: StateDir,
     /// Look at once.
     pub(crate) look: Arc<Notify>,
@@ -44,7 +74,7 @@ impl Door {
             Place::Lost => {}
         }
         // Who lost the lock has a successor, and the name is that one's.
-        if !self.lock.is_in_place(&self.state) {
+        if !self.lock.get().is_some_and(|lock| lock.is_in_place(&self.state)) {
             return tracing::warn!("the state directory is another one; the socket is not made anew");
         }
         match self.socket.listen_again() {
@@ -89,6 +119,19 @@ pub(crate) async fn accept(
                 door.see_to().await;
                 continue;
             }
+            Some(notice) = door.notices.recv() => match notice {
+                Notice::Copy(done) => {
+                    drop(done.send(door.socket.as_fd().try_clone_to_owned()));
+                    continue;
+                }
+                Notice::Leave(done) => {
+                    face.port.leave();
+                    door.lock.leave();
+                    door.socket.leave();
+                    done.send(()).unwrap_or_default();
+                    return;
+                }
+            },
         };
         if let Err(error) = accepted {
             // Out of descriptors, most likely: the next accept fails at once too.
@@ -100,7 +143,6 @@ pub(crate) async fn accept(
 
 /// Takes connections of other processes of this daemon until it is aborted. They have places of their own: clients are
 /// not to keep them out.
-#[cfg_attr(not(test), allow(dead_code, reason = "the driver of a takeover calls it"))]
 pub(crate) async fn accept_relays(
     socket: &Socket,
     face: Arc<Face>,
@@ -173,7 +215,8 @@ where
 {
     let builder = builder(via, &face.keeper.config());
     let service = hyper::service::service_fn(move |request| Arc::clone(&face).serve(via, request));
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    // A successor's conversation begins as a request.
+    let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),

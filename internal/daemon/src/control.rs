@@ -1,5 +1,7 @@
 //! The control endpoints, on the owner-only socket: what `evermux status`, `stop`, `purge` and the shims use.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use evermux_core::names::UpstreamName;
 use http::header::CONTENT_TYPE;
@@ -9,6 +11,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::build_id::build;
 use crate::credentials::Variables;
 use crate::downstream::{Face, Reply, ReplyBody, plain};
 use crate::inbox::{Ask, Told};
@@ -22,14 +25,14 @@ const PROTOCOL: u32 = 1;
 
 pub(crate) async fn serve(face: &Face, path: &str, request: Request<Incoming>) -> Reply {
     let method = request.method().clone();
+    let asks_build = request.uri().query() == Some("build");
     let body = match Limited::new(request.into_body(), LARGEST).collect().await {
         Ok(body) => body.to_bytes(),
         Err(_) => return refused(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large"),
     };
     match (&method, path) {
-        (&Method::GET, "hello") => answer(&json!({
-            "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "protocol": PROTOCOL,
-        })),
+        (&Method::GET, "hello") => answer(&hello(asks_build).await),
+        (&Method::POST, "offer") => offer(face, &body),
         (&Method::GET, "status") => status(face).await,
         (&Method::POST, "stop") => {
             face.inbox.tell(Told::Control(Ask::Stop));
@@ -60,6 +63,34 @@ pub(crate) async fn pass_on(face: &Face, request: Request<Incoming>) -> Reply {
         Some(reply) => reply.map(ReplyBody::Passed),
         None => refused(StatusCode::SERVICE_UNAVAILABLE, "this daemon was replaced; ask again"),
     }
+}
+
+/// Who this is. The build only for those who ask: it takes a read of the program's file, and each shim says hello.
+async fn hello(with_build: bool) -> Value {
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    let mut hello = json!({"version": version, "pid": pid, "protocol": PROTOCOL});
+    if with_build {
+        let build = tokio::task::spawn_blocking(build).await.map_err(std::io::Error::other).flatten();
+        if let Err(error) = &build {
+            tracing::warn!(%error, "this program's own file cannot be read");
+        }
+        hello["build"] = json!(build.ok());
+    }
+    hello
+}
+
+/// A newer build offers to take over: whether it may.
+fn offer(face: &Face, body: &[u8]) -> Reply {
+    #[derive(serde::Deserialize)]
+    struct Newer {
+        version: String,
+    }
+    let Ok(Newer { version }) = serde_json::from_slice::<Newer>(body) else {
+        return refused(StatusCode::BAD_REQUEST, "the body must be {\"version\": VERSION}");
+    };
+    let verdict = face.offers.take(Instant::now());
+    tracing::info!(version, ?verdict, "a newer build offers to take over");
+    answer(&json!({"welcome": verdict.is_ok(), "reason": verdict.err()}))
 }
 
 async fn ask<T>(face: &Face, make: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Option<T> {

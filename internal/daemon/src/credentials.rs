@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use evermux_config::{Header, HeaderSource, Upstream};
@@ -14,6 +14,8 @@ use evermux_core::input::Renewal;
 use evermux_core::names::{Digest, UpstreamName};
 use evermux_core::record::Fingerprint;
 use evermux_store::Key;
+
+use crate::takeover::manifest::Lent;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 /// How long a header command may run (contract).
@@ -39,15 +41,54 @@ struct Recipe {
 /// Variables that a shim handed over.
 pub(crate) type Variables = BTreeMap<String, String>;
 
+/// What a predecessor lent: its own variables, because those of whoever started this process may be anybody's, and what
+/// its header commands printed, so that none runs again for a client to wait for.
+static LENT: OnceLock<Lent> = OnceLock::new();
+/// What header commands printed last, by their words.
+static OUTPUTS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+/// Takes what a predecessor lent; once, before anything is resolved.
+pub(crate) fn borrow(lent: Lent) {
+    drop(LENT.set(lent));
+}
+
+/// What shims had given the predecessor, by upstream.
+pub(crate) fn given() -> Vec<(String, Variables)> {
+    LENT.get().map(|lent| lent.given.clone()).unwrap_or_default()
+}
+
+/// What to lend a successor.
+pub(crate) fn lend(config: &evermux_config::Config) -> (Variables, BTreeMap<String, String>) {
+    let names = config.upstreams.values().flat_map(Upstream::env_vars);
+    let environment = names.filter_map(|name| Some((name.to_owned(), own_variable(name)?))).collect();
+    let outputs = OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (environment, outputs)
+}
+
+fn own_variable(name: &str) -> Option<String> {
+    let lent = LENT.get().and_then(|lent| lent.environment.get(name).cloned());
+    lent.or_else(|| std::env::var(name).ok())
+}
+
 /// Resolves every header of an upstream. `Err` names what is missing and holds no value.
 pub(crate) async fn resolve(upstream: &Upstream, given: &Variables, key: &Key) -> Result<Resolved, String> {
+    resolve_with(upstream, given, key, false).await
+}
+
+/// `fresh`: what was lent is old.
+async fn resolve_with(
+    upstream: &Upstream,
+    given: &Variables,
+    key: &Key,
+    fresh: bool,
+) -> Result<Resolved, String> {
     let mut headers = HeaderMap::new();
     let mut identity = Vec::new();
     let mut plain = Vec::new();
     let mut sorted: Vec<&Header> = upstream.headers.iter().collect();
     sorted.sort_by_key(|header| header.name.to_ascii_lowercase());
     for header in sorted {
-        let value = value_of(header, given).await?;
+        let value = value_of(header, given, fresh).await?;
         let stands_for = match &header.source {
             HeaderSource::Text(_) | HeaderSource::Env { .. } => value.clone(),
             HeaderSource::File(path) => path.to_string_lossy().into_owned(),
@@ -86,7 +127,7 @@ pub(crate) async fn resolve(upstream: &Upstream, given: &Variables, key: &Key) -
 /// Reads the values of files and commands again; `None`: they are what they were.
 pub(crate) async fn read_again(old: &Resolved, key: &Key) -> Result<Option<Resolved>, String> {
     let Recipe { upstream, given } = &*old.recipe;
-    let new = resolve(upstream, given, key).await?;
+    let new = resolve_with(upstream, given, key, true).await?;
     if new.fingerprint != old.fingerprint {
         // A variable of the daemon itself cannot change; if it did, it would be somebody else's value.
         return Err("its header values now stand for somebody else".to_owned());
@@ -117,12 +158,12 @@ fn kind(source: &HeaderSource) -> &'static str {
     }
 }
 
-async fn value_of(header: &Header, given: &Variables) -> Result<String, String> {
+async fn value_of(header: &Header, given: &Variables, fresh: bool) -> Result<String, String> {
     let name = &header.name;
     match &header.source {
         HeaderSource::Text(text) => Ok(text.expose().to_owned()),
         HeaderSource::Env { var, prefix } => {
-            let value = given.get(var).cloned().or_else(|| std::env::var(var).ok());
+            let value = given.get(var).cloned().or_else(|| own_variable(var));
             let value = value.filter(|value| !value.is_empty());
             let value = value
                 .ok_or_else(|| format!("header `{name}` needs the variable `{var}`, which is not set"))?;
@@ -133,10 +174,31 @@ async fn value_of(header: &Header, given: &Variables) -> Result<String, String> 
             Ok(_) => Err(format!("header `{name}`: the file {} is too large", path.display())),
             Err(error) => Err(format!("header `{name}`: cannot read {}: {error}", path.display())),
         },
-        HeaderSource::Command(words) => output_of(words).await.map_err(|why| {
+        HeaderSource::Command(words) => output_or_lent(words, fresh).await.map_err(|why| {
             format!("header `{name}`: the command `{}` {why}", words.first().map_or("", |w| w))
         }),
     }
+}
+
+/// What a command prints, or printed for the predecessor: after a 401 it is run again in any case.
+async fn output_or_lent(words: &[String], fresh: bool) -> Result<String, String> {
+    let name = words.join("\0");
+    let lent = LENT.get().and_then(|lent| lent.outputs.get(&name)).filter(|_| !fresh);
+    let output = match lent {
+        Some(output) => output.clone(),
+        None => output_of(words).await?,
+    };
+    OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner).insert(name, output.clone());
+    Ok(output)
+}
+
+/// Whether the predecessor's output of this upstream's commands is at hand.
+pub(crate) fn is_lent(upstream: &Upstream) -> bool {
+    let mut commands = upstream.headers.iter().filter_map(|header| match &header.source {
+        HeaderSource::Command(words) => Some(words.join("\0")),
+        _ => None,
+    });
+    LENT.get().is_some_and(|lent| commands.all(|words| lent.outputs.contains_key(&words)))
 }
 
 /// What a command prints. Its stderr is not kept: it may hold a secret.

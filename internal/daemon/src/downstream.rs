@@ -2,8 +2,8 @@
 //! for the head. What a message means is not its business.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -33,9 +33,12 @@ use crate::guard::{Guard, Refusal};
 use crate::inbox::{Inbox, Told};
 use crate::keeper::Keeper;
 use crate::neighbours::Neighbours;
+use crate::offers::Offers;
 use crate::port::Port;
 use crate::relay::{self, PassedBody};
 use crate::request::{self, Body};
+use crate::takeover;
+use crate::takeover::predecessor::House;
 
 pub(crate) type Reply = Response<ReplyBody>;
 
@@ -75,6 +78,9 @@ pub(crate) struct Face {
     pub(crate) port: Port,
     pub(crate) guard: Guard,
     pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) offers: Offers,
+    /// What a successor asks for, once this process serves.
+    pub(crate) house: OnceLock<Arc<House>>,
 }
 
 impl Face {
@@ -126,6 +132,7 @@ impl Face {
             (Some(_), Via::Socket) if self.neighbours.is_handed_over() => {
                 control::pass_on(self, request).await
             }
+            (Some("takeover"), Via::Socket) => takeover::welcome(self, request),
             (Some(rest), Via::Socket) => control::serve(self, rest, request).await,
             _ if path == "/healthz" => plain(StatusCode::OK, Bytes::new()),
             _ => plain(StatusCode::NOT_FOUND, Bytes::new()),

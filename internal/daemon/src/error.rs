@@ -27,6 +27,14 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
+    /// A daemon runs and did not hand over. It goes on as before.
+    #[error("{reason}")]
+    NotTakenOver {
+        /// What was in the way.
+        reason: String,
+        /// Whether another try may succeed with nothing changed by anybody.
+        again: bool,
+    },
     /// The log, the runtime or a signal handler cannot be set up.
     #[error("cannot {what}")]
     Setup {
@@ -45,6 +53,11 @@ impl RunError {
             Self::Config(_) => 2,
             _ => 1,
         }
+    }
+
+    /// Whether another try may succeed with nothing changed by anybody.
+    pub fn may_be_repeated(&self) -> bool {
+        matches!(self, Self::NotTakenOver { again: true, .. })
     }
 
     /// Somebody else serves: success for whoever only wanted a daemon to run.

@@ -1,8 +1,9 @@
 //! The one queue into the reactor. Readers push facts and never wait; what they may have in flight is bounded by
 //! the permits they hold (D22), so the queue is bounded without the reactor ever waiting for anybody.
 
+use evermux_core::handover::Manifest;
 use evermux_core::input::{ExchangeId, Fact, Input, StreamId};
-use evermux_core::names::{Digest, UpstreamName};
+use evermux_core::names::{Digest, Generation, UpstreamName};
 use evermux_core::record::Fingerprint;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -31,6 +32,21 @@ pub(crate) enum Ask {
     Reload { config: Box<evermux_config::Config>, done: oneshot::Sender<()> },
     Purge { upstream: Option<UpstreamName>, done: oneshot::Sender<Purged> },
     Stop,
+    Transfer(Transfer),
+}
+
+/// A step of a takeover, for the core.
+pub(crate) enum Transfer {
+    /// Begin nothing that cannot be handed over; told when all is ready.
+    Prepare(oneshot::Sender<()>),
+    /// Handle nothing more, and say what is handed over.
+    Freeze(oneshot::Sender<Box<Manifest>>),
+    /// It came to nothing.
+    Resume,
+    /// The successor is active.
+    HandOver,
+    /// A process that drained is gone.
+    Departed(Generation),
 }
 
 /// What a purge did.

@@ -70,7 +70,8 @@ impl Keeper {
 
     /// Before the first client: everything that needs no command, so that records meet their configuration.
     pub(crate) async fn resolve_what_is_at_hand(&self) {
-        for upstream in self.config().upstreams.values().filter(|upstream| !runs_a_command(upstream)) {
+        let now = |upstream: &&Upstream| !runs_a_command(upstream) || credentials::is_lent(upstream);
+        for upstream in self.config().upstreams.values().filter(now) {
             self.ensure(upstream.name.as_str()).await;
         }
     }
@@ -140,6 +141,12 @@ impl Keeper {
     pub(crate) async fn give(&self, name: &str, given: &Variables) -> Identity {
         let _turn = self.turn.lock().await;
         self.resolve(name, given, false).await
+    }
+
+    /// What shims handed over, for a successor.
+    pub(crate) fn given(&self) -> Vec<(String, Variables)> {
+        let all = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|((name, _), given)| (name.clone(), given.clone())).collect()
     }
 
     /// Reads the config anew. A bad one changes nothing.

@@ -1,35 +1,44 @@
 //! The life of the process: lock, load, listen, serve, drain, end.
 
 use std::io::Write as _;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use evermux_config::{Config, Paths};
 use evermux_core::Hub;
 use evermux_core::input::{Input, Ticket};
+use evermux_core::names::Generation;
 use evermux_core::seal::Sealer;
-use evermux_store::{CallJournal, DaemonLock, Key, LockError, Persist, StateDir};
+use evermux_store::{CallJournal, DaemonLock, Key, LockError, Persist, StateDir, failpoint};
+use fd_handover::Witness;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
-use crate::accept::{Door, accept};
+use crate::accept::{Door, LockBox, accept};
+use crate::credentials;
 use crate::downstream::Face;
 use crate::drain;
 use crate::error::{RunError, chain};
 use crate::guard::Guard;
-use crate::inbox::{Ask, Inbox, Told};
+use crate::inbox::{Ask, Inbox, Told, Transfer};
 use crate::keeper::Keeper;
 use crate::log;
 use crate::neighbours::Neighbours;
+use crate::offers::{Offers, StartedBy};
 use crate::port::Port;
 use crate::reactor::{Parts, Phase, Reactor, limits, policies};
 use crate::socket::Socket;
+use crate::takeover::predecessor::House;
+use crate::takeover::{Pipe, successor};
 
 /// How long connections may take to finish once the last call has ended.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long the disk may take at the end.
 const LAST_WRITES: Duration = Duration::from_secs(10);
+/// A process that starts or ends has the lock for no longer.
+const LOCK_WITHIN: Duration = Duration::from_secs(15);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// How to run.
 #[derive(Debug, Clone)]
@@ -38,6 +47,12 @@ pub struct RunOptions {
     pub paths: Paths,
     /// Started by a shim: own session, cwd `/`, one line of JSON on stdout when it serves (or cannot), then silence.
     pub detached: bool,
+    /// Take over from the daemon that runs; without one, start as ever.
+    pub takeover: bool,
+    /// Take over also from a daemon of the same build.
+    pub force: bool,
+    /// Whose decision it is.
+    pub by: StartedBy,
 }
 
 /// Runs a daemon until it is stopped.
@@ -51,7 +66,8 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
         let line = if error.is_already_running() {
             serde_json::json!({"ready": true, "already_running": true})
         } else {
-            serde_json::json!({"ready": false, "error": chain(error), "exit": error.exit_code()})
+            let (exit, again) = (error.exit_code(), error.may_be_repeated());
+            serde_json::json!({"ready": false, "error": chain(error), "exit": exit, "again": again})
         };
         say(&line);
     }
@@ -67,10 +83,12 @@ fn start(options: &RunOptions) -> Result<(), RunError> {
     }
     let config = evermux_config::load(&options.paths.config_file)?;
     let state = StateDir::open(&options.paths.state_dir)?;
-    let lock = state.try_lock().map_err(|error| match error {
-        LockError::Held => RunError::AlreadyRunning,
-        other => RunError::Lock(other),
-    })?;
+    let lock = match state.try_lock() {
+        Ok(lock) => Some(lock),
+        Err(LockError::Held) if options.takeover => None,
+        Err(LockError::Held) => return Err(RunError::AlreadyRunning),
+        Err(other) => return Err(RunError::Lock(other)),
+    };
     evermux_store::ensure_private_dir(&options.paths.runtime_dir)?;
     let level = std::env::var(evermux_config::env::LOG).unwrap_or_else(|_| config.daemon.log_level.clone());
     log::set_up(&state.log_dir(), &level, !options.detached)?;
@@ -83,7 +101,60 @@ fn start(options: &RunOptions) -> Result<(), RunError> {
         .enable_all()
         .build()
         .map_err(|error| RunError::setup("start the runtime", error))?;
-    runtime.block_on(serve(options, config, &state, lock))
+    runtime.block_on(async {
+        let key = state.key()?.into_key();
+        let life = Pipe::lay().map_err(|error| RunError::setup("make a pipe", error))?;
+        let beginning = match lock {
+            Some(lock) => Beginning::Cold(lock),
+            None => begin_as_successor(options, &state, &key, &life).await?,
+        };
+        serve(options, config, &state, Home { key, life }, beginning).await
+    })
+}
+
+/// What this process begins with.
+enum Beginning {
+    /// The lock, and what lies on disk.
+    Cold(DaemonLock),
+    /// What a predecessor handed over.
+    Taken(Box<successor::Estate>),
+}
+
+/// What belongs to the process from its start.
+struct Home {
+    key: Key,
+    life: Pipe,
+}
+
+/// Another process has the lock: it hands over, or it is gone by now.
+async fn begin_as_successor(
+    options: &RunOptions,
+    state: &StateDir,
+    key: &Key,
+    life: &Pipe,
+) -> Result<Beginning, RunError> {
+    let (socket, sealer) = (options.paths.socket(), Sealer::new(key.bytes()));
+    let until = Instant::now() + LOCK_WITHIN;
+    loop {
+        let tools = successor::Tools { state, sealer: &sealer, key, socket: &socket, life };
+        match successor::take_over(tools).await {
+            successor::Outcome::Taken(estate) => return Ok(Beginning::Taken(estate)),
+            successor::Outcome::Refused { reason, again } => {
+                return Err(RunError::NotTakenOver { reason, again });
+            }
+            successor::Outcome::Cold => {}
+        }
+        // It is starting, or ending: the lock says which.
+        match state.try_lock() {
+            Ok(lock) => return Ok(Beginning::Cold(lock)),
+            Err(LockError::Held) if Instant::now() < until => tokio::time::sleep(LOOK_AGAIN).await,
+            Err(LockError::Held) => {
+                let reason = "the running daemon holds its lock and does not listen; it may hang".to_owned();
+                return Err(RunError::NotTakenOver { reason, again: true });
+            }
+            Err(other) => return Err(RunError::Lock(other)),
+        }
+    }
 }
 
 /// Whoever starts the daemon lends it a limit that was meant for something smaller; each call costs about two
@@ -101,61 +172,158 @@ async fn serve(
     options: &RunOptions,
     config: Config,
     state: &StateDir,
-    lock: DaemonLock,
+    home: Home,
+    beginning: Beginning,
 ) -> Result<(), RunError> {
-    let key = state.key()?.into_key();
+    let Home { key, life } = home;
     let guard = Guard::new(&state.http_token()?);
     let (inbox, rx) = Inbox::new();
     let (phase, mut phases) = watch::channel(Phase::Serving);
-    let (drain_timeout, http) = (config.daemon.drain_timeout, config.http);
+    let (drain_timeout, http) = (config.daemon.drain_timeout, config.http.map(|http| http.listen));
     let tracker = TaskTracker::new();
     let keeper =
         Arc::new(Keeper::new(options.paths.config_file.clone(), config.clone(), key.clone(), inbox.clone()));
     let sealer = Sealer::new(key.bytes());
-    let neighbours = Arc::new(Neighbours::new(options.paths.socket()));
+    let path = options.paths.socket();
+    let neighbours = Arc::new(Neighbours::new(path.clone()));
     let setting =
         Setting { sealer: sealer.clone(), inbox, tracker, phase, neighbours: Arc::clone(&neighbours) };
-    let parts = load(config, state, &lock, &key, setting)?;
+    let port = Port::default();
+    let took_over = matches!(beginning, Beginning::Taken(_));
+    let (parts, lock, passed, drains) = match beginning {
+        Beginning::Cold(lock) => (load(config, state, &lock, &key, setting)?, lock, None, Vec::new()),
+        Beginning::Taken(estate) => {
+            let Taken { parts, lock, socket, drains } = take(config, state, &key, setting, *estate, &port)?;
+            (parts, lock, Some(socket), drains)
+        }
+    };
     let (inbox, tracker) = (parts.inbox.clone(), parts.tracker.clone());
+    let (generation, persist) = (parts.generation, Arc::clone(&parts.persist));
     keeper.resolve_what_is_at_hand().await;
-    let path = options.paths.socket();
-    let socket = Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?;
+    for (name, given) in credentials::given() {
+        keeper.give(&name, &given).await;
+    }
+    let socket = match passed {
+        Some(socket) => socket,
+        None => Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?,
+    };
     drain::remove_stale(&path).await;
-    let (lock, look) = (Arc::new(lock), Arc::new(Notify::new()));
-    let door = Door { socket, lock: Arc::clone(&lock), state: state.clone(), look: Arc::clone(&look) };
-    let (state, port) = (state.clone(), Port::default());
+    let (lock, look) = (LockBox::new(lock), Arc::new(Notify::new()));
+    let (doors, notices) = mpsc::unbounded_channel();
+    let door = Door { socket, lock: lock.clone(), notices, state: state.clone(), look: Arc::clone(&look) };
     // Before anybody can ask `status`.
-    port.configure(http.map(|http| http.listen));
-    let streams = 1.into();
-    let face =
-        Arc::new(Face { inbox: inbox.clone(), sealer, keeper, state, streams, port, guard, neighbours });
+    port.configure(http);
+    let offers = Offers::new(options.by, Instant::now());
+    let (streams, for_face, state, house) = (1.into(), inbox.clone(), state.clone(), OnceLock::new());
+    let face = Arc::new(Face {
+        inbox: for_face,
+        sealer,
+        keeper,
+        state,
+        streams,
+        port,
+        guard,
+        neighbours,
+        offers,
+        house,
+    });
+    let drains = watch_drains(drains, &inbox);
+    let house = House {
+        face: Arc::clone(&face),
+        key,
+        generation,
+        persist: Arc::clone(&persist),
+        doors,
+        tracker: tracker.clone(),
+        phases: phases.clone(),
+        life,
+        drains,
+        lock: lock.clone(),
+        busy: false.into(),
+    };
+    drop(face.house.set(Arc::new(house)));
     let reactor = tokio::spawn(Reactor::new(parts).run(rx));
     let accepting = tokio::spawn(accept(door, Arc::clone(&face), tracker.clone(), phases.clone()));
     if options.detached {
-        say(&serde_json::json!({"ready": true}));
+        say(&serde_json::json!({"ready": true, "generation": generation.0, "took_over": took_over}));
     }
-    tracing::info!(pid = std::process::id(), version = env!("CARGO_PKG_VERSION"), "serving");
+    failpoint("takeover.n.serving");
+    tracing::info!(
+        pid = std::process::id(),
+        version = env!("CARGO_PKG_VERSION"),
+        generation = generation.0,
+        took_over,
+        "serving"
+    );
     obey_signals(&face, &look, &mut phases, drain_timeout).await?;
     tracing::info!("drained");
     accepting.abort();
-    // The socket goes with it, first its file.
+    // The socket goes with it, first its file; unless a successor has both.
     drop(accepting.await);
     tracker.close();
     drop(tokio::time::timeout(FAREWELL, tracker.wait()).await);
     reactor.abort();
-    finish(reactor).await;
-    drop(lock);
+    drop(reactor.await);
+    finish(persist).await;
+    lock.leave();
     Ok(())
 }
 
-/// Writes what still waits for the disk. An aborted reactor drops its persist thread, which writes it too.
-async fn finish(reactor: tokio::task::JoinHandle<Persist>) {
-    if let Ok(persist) = reactor.await {
-        let flushed = tokio::task::spawn_blocking(move || persist.flush(LAST_WRITES)).await;
-        if !flushed.unwrap_or(false) {
-            tracing::error!("the last records could not be written in time");
-        }
+/// Writes what still waits for the disk.
+async fn finish(persist: Arc<Persist>) {
+    let flushed = tokio::task::spawn_blocking(move || persist.flush(LAST_WRITES)).await;
+    if !flushed.unwrap_or(false) {
+        tracing::error!("the last records could not be written in time");
     }
+}
+
+/// The end of a process that drains is proven by its pipe; what it left is then this process's.
+fn watch_drains(drains: Vec<(Generation, Witness)>, inbox: &Inbox) -> Vec<(Generation, Arc<Witness>)> {
+    let drains = drains.into_iter().map(|(generation, witness)| (generation, Arc::new(witness)));
+    let drains: Vec<_> = drains.collect();
+    for (generation, witness) in drains.clone() {
+        let inbox = inbox.clone();
+        // In no tracker: this process does not wait for the other one's end.
+        tokio::spawn(async move {
+            match witness.gone().await {
+                Ok(()) => inbox.tell(Told::Control(Ask::Transfer(Transfer::Departed(generation)))),
+                Err(error) => tracing::error!(%error, "a process that drains cannot be watched"),
+            }
+        });
+    }
+    drains
+}
+
+/// A successor's own parts.
+struct Taken {
+    parts: Parts,
+    lock: DaemonLock,
+    socket: Socket,
+    drains: Vec<(Generation, Witness)>,
+}
+
+/// What a predecessor handed over, to a fresh hub (design §6: the same resume). From here on this process is active.
+fn take(
+    config: Config,
+    state: &StateDir,
+    key: &Key,
+    setting: Setting,
+    estate: successor::Estate,
+    port: &Port,
+) -> Result<Taken, RunError> {
+    let successor::Estate { generation, socket, lock, port: passed, manifest, lent, drains } = estate;
+    credentials::borrow(lent);
+    if let Some(passed) = passed
+        && let Err(error) = port.take_over(passed, config.http.map(|http| http.listen))
+    {
+        tracing::error!(%error, "the port that was handed over cannot be used");
+    }
+    let journal = CallJournal::open_beside(state, generation)?;
+    let living = drains.iter().map(|(generation, _)| *generation).collect();
+    // Before anything that is configured: what of it fits is decided then.
+    setting.inbox.tell(Told::Fact(Input::TakenOver { manifest: Box::new(manifest), living }));
+    let parts = parts(config, state, key, setting, journal, generation)?;
+    Ok(Taken { parts, lock, socket, drains })
 }
 
 /// What the reactor gets besides what is loaded.
@@ -192,6 +360,22 @@ pub(crate) fn load(
     let journal = CallJournal::open(state, generation)?;
     let damage = journal.damage();
     let complete = damage.broken_lines == 0 && damage.unusable_files == 0;
+    let inbox = setting.inbox.clone();
+    let parts = parts(config, state, key, setting, journal, generation)?;
+    inbox.tell(Told::Fact(Input::Answered { answers, complete }));
+    inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
+    Ok(parts)
+}
+
+/// An empty hub and what surrounds it, with the config in its queue.
+fn parts(
+    config: Config,
+    state: &StateDir,
+    key: &Key,
+    setting: Setting,
+    journal: CallJournal,
+    generation: Generation,
+) -> Result<Parts, RunError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed)
         .map_err(|error| RunError::setup("get random bytes", std::io::Error::other(error)))?;
@@ -204,11 +388,9 @@ pub(crate) fn load(
         let (ticket, ok) = (Ticket(done.ticket), done.result.is_ok());
         for_thread.tell(Told::Fact(Input::Persisted { ticket, ok }));
     });
-    let persist = Persist::start(state, key.clone(), done);
+    let persist = Arc::new(Persist::start(state, key.clone(), done));
     setting.inbox.tell(Told::Fact(Input::Limits(limits(&config))));
     setting.inbox.tell(Told::Fact(Input::Configured(policies(&config))));
-    setting.inbox.tell(Told::Fact(Input::Answered { answers, complete }));
-    setting.inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
     let Setting { sealer, inbox, tracker, phase, neighbours } = setting;
     let wall = crate::sleep::system_wall();
     let key = key.clone();
@@ -254,9 +436,13 @@ async fn obey_signals(
         }
     }
     tracing::info!("draining");
-    face.inbox.tell(Told::Control(Ask::Stop));
+    let succeeded = face.neighbours.is_handed_over();
+    if !succeeded {
+        face.inbox.tell(Told::Control(Ask::Stop));
+    }
     tokio::select! {
         _ = phases.wait_for(|phase| *phase == Phase::Drained) => return Ok(()),
+        () = drain::over(&face.neighbours), if succeeded => return Ok(()),
         // Whoever asks twice does not want to wait. What is in flight is found by its number in the journal.
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

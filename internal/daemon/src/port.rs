@@ -5,6 +5,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
@@ -40,11 +42,15 @@ struct Listening {
     address: SocketAddr,
     /// Cancelled when it is closed: its connections end after the response they are at.
     closed: CancellationToken,
+    /// Left to a successor: its connections here go on.
+    left: AtomicBool,
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.closed.cancel();
+        if !self.left.load(Ordering::Relaxed) {
+            self.closed.cancel();
+        }
     }
 }
 
@@ -83,6 +89,44 @@ impl Port {
                 state.error = Some(text);
             }
         }
+    }
+
+    /// A listener that the predecessor passed on: kept if the config wants it there.
+    pub(crate) fn take_over(&self, passed: OwnedFd, wanted: Option<SocketAddr>) -> io::Result<()> {
+        let listener = std::net::TcpListener::from(passed);
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let fits = |wanted: SocketAddr| {
+            wanted.ip() == address.ip()
+                && matches!(wanted.port(), port if port == 0 || port == address.port())
+        };
+        if !wanted.is_some_and(fits) {
+            return Ok(());
+        }
+        let listener = TcpListener::from_std(listener)?;
+        let (closed, left) = (CancellationToken::new(), AtomicBool::new(false));
+        let listening = Listening { listener, address, closed, left };
+        let mut state = self.state();
+        *state = State { wanted, listening: Some(Arc::new(listening)), error: None };
+        tracing::info!(%address, "listening on TCP, as before");
+        Ok(())
+    }
+
+    /// A copy for a successor.
+    pub(crate) fn copy(&self) -> io::Result<Option<OwnedFd>> {
+        let state = self.state();
+        let listening = state.listening.as_ref();
+        listening.map(|listening| listening.listener.as_fd().try_clone_to_owned()).transpose()
+    }
+
+    /// The successor has it: this process's copy is closed, and its connections go on.
+    pub(crate) fn leave(&self) {
+        let mut state = self.state();
+        if let Some(listening) = state.listening.take() {
+            listening.left.store(true, Ordering::Relaxed);
+        }
+        state.wanted = None;
+        self.changed.notify_one();
     }
 
     /// What there is to say.
@@ -129,7 +173,8 @@ fn listen(address: SocketAddr) -> io::Result<Listening> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     let listener = socket.listen(1024)?;
-    Ok(Listening { address: listener.local_addr()?, listener, closed: CancellationToken::new() })
+    let (closed, left) = (CancellationToken::new(), AtomicBool::new(false));
+    Ok(Listening { address: listener.local_addr()?, listener, closed, left })
 }
 
 #[cfg(test)]

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use evermux_config::{Config, Reinitialize, Share};
 use evermux_core::Hub;
-use evermux_core::handover::Relayed;
+use evermux_core::handover::{Manifest, Relayed};
 use evermux_core::input::{End, ExchangeId, Fact, Input, Limits, Now, Policy, Renewal, StreamId};
 use evermux_core::names::{Generation, UpstreamName};
 use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
 use evermux_core::record::{Fingerprint, JournalEntry};
 use evermux_core::seal::Sealer;
-use evermux_store::{CallJournal, Key, Persist};
-use tokio::sync::{mpsc, watch};
+use evermux_store::{CallJournal, Key, Left, Persist};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
@@ -22,7 +22,7 @@ use crate::body::{Head, Sink};
 use crate::credentials::{self, Purse, Resolved};
 use crate::drain::{self, Line};
 use crate::exchange::{self, Job};
-use crate::inbox::{Ask, Inbox, Purged, Told};
+use crate::inbox::{Ask, Inbox, Purged, Told, Transfer};
 use crate::neighbours::Neighbours;
 use crate::network::Network;
 use crate::relay;
@@ -62,7 +62,7 @@ pub(crate) struct Parts {
     pub(crate) key: Key,
     pub(crate) sealer: Sealer,
     pub(crate) journal: CallJournal,
-    pub(crate) persist: Persist,
+    pub(crate) persist: Arc<Persist>,
     pub(crate) inbox: Inbox,
     pub(crate) tracker: TaskTracker,
     pub(crate) phase: watch::Sender<Phase>,
@@ -86,6 +86,17 @@ pub(crate) struct Reactor {
     echo: Vec<Input>,
     outbox: Outbox,
     purged: Purged,
+    transfer: Ongoing,
+}
+
+/// A takeover that is under way.
+#[derive(Default)]
+struct Ongoing {
+    prepared: Option<oneshot::Sender<()>>,
+    handed: Option<oneshot::Sender<Box<Manifest>>>,
+    frozen: bool,
+    /// What was asked meanwhile.
+    held: Vec<Ask>,
 }
 
 impl Reactor {
@@ -104,12 +115,12 @@ impl Reactor {
             echo: Vec::new(),
             outbox: Outbox::new(),
             purged: Purged::default(),
+            transfer: Ongoing::default(),
         }
     }
 
-    /// Runs until every `Inbox` is gone or the last call has ended after a stop. Gives the parts back, so that what
-    /// waits for the disk can be flushed.
-    pub(crate) async fn run(mut self, mut rx: mpsc::UnboundedReceiver<Told>) -> Persist {
+    /// Runs until every `Inbox` is gone or the last call has ended after a stop.
+    pub(crate) async fn run(mut self, mut rx: mpsc::UnboundedReceiver<Told>) {
         let alarm = tokio::time::sleep_until(tokio::time::Instant::now());
         tokio::pin!(alarm);
         // A timer is set again only for an earlier deadline: setting it for each call costs a system call, waking
@@ -140,7 +151,6 @@ impl Reactor {
             }
         }
         self.write_journal();
-        self.parts.persist
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -250,7 +260,12 @@ impl Reactor {
     }
 
     fn control(&mut self, ask: Ask) {
+        // Decided by whoever goes on, like everything else that comes in the frozen moment.
+        if self.transfer.frozen && !matches!(ask, Ask::Transfer(_) | Ask::Status(_)) {
+            return self.transfer.held.push(ask);
+        }
         match ask {
+            Ask::Transfer(step) => self.transfer(step),
             Ask::Status(done) => drop(done.send(self.status())),
             Ask::Reload { config, done } => {
                 self.reload(*config);
@@ -267,6 +282,55 @@ impl Reactor {
                 self.handle(Input::Drain);
             }
         }
+    }
+
+    fn transfer(&mut self, step: Transfer) {
+        match step {
+            Transfer::Prepare(done) => {
+                self.transfer.prepared = Some(done);
+                self.handle(Input::Prepare);
+            }
+            Transfer::Freeze(done) => {
+                self.transfer.handed = Some(done);
+                // What was sent is in the journal before anybody else goes on.
+                self.end_turn();
+                self.write_journal();
+                self.handle(Input::Freeze);
+                self.transfer.frozen = true;
+            }
+            Transfer::Resume => {
+                let held = std::mem::take(&mut self.transfer).held;
+                self.handle(Input::Resume);
+                held.into_iter().for_each(|ask| self.control(ask));
+            }
+            Transfer::HandOver => {
+                let held = std::mem::take(&mut self.transfer).held;
+                self.parts.phase.send_replace(Phase::Draining);
+                self.handle(Input::HandOver);
+                if held.iter().any(|ask| matches!(ask, Ask::Stop)) {
+                    let neighbours = Arc::clone(&self.parts.neighbours);
+                    tokio::spawn(async move { relay::stop_successor(&neighbours).await });
+                }
+                // Whoever asked anything else asks the successor, once its connection ends.
+            }
+            Transfer::Departed(generation) => self.depart(generation),
+        }
+    }
+
+    /// What it left is read here although it takes a few milliseconds: nothing may be decided in between.
+    fn depart(&mut self, generation: Generation) {
+        // Its journal is the active process's to take over.
+        if self.parts.neighbours.is_handed_over() {
+            let (journal, answers) = (Vec::new(), Vec::new());
+            return self.handle(Input::Departed { generation, journal, answers, complete: true });
+        }
+        let left = self.parts.journal.absorb(generation).unwrap_or_else(|error| {
+            tracing::error!(%error, "the call journal of a process that is gone cannot be taken over");
+            Left { calls: Vec::new(), answers: Vec::new(), complete: false }
+        });
+        tracing::info!(generation = generation.0, calls = left.calls.len(), "a process that drained is gone");
+        let Left { calls: journal, answers, complete } = left;
+        self.handle(Input::Departed { generation, journal, answers, complete });
     }
 
     fn status(&self) -> serde_json::Value {
@@ -370,7 +434,16 @@ impl Reactor {
             Output::CallOver { trajectory, handshake, wire } => {
                 self.parts.neighbours.feed.tell(Line::call_over(trajectory, handshake, wire));
             }
-            Output::Prepared | Output::Handed(_) => {}
+            Output::Prepared => {
+                if let Some(done) = self.transfer.prepared.take() {
+                    done.send(()).unwrap_or_default();
+                }
+            }
+            Output::Handed(manifest) => {
+                if let Some(done) = self.transfer.handed.take() {
+                    drop(done.send(manifest));
+                }
+            }
         }
     }
 

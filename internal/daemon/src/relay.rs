@@ -323,6 +323,16 @@ impl Body for PassedBody {
     }
 }
 
+/// A stop that came in the moment of the takeover is meant for whoever serves now.
+pub(crate) async fn stop_successor(neighbours: &Neighbours) {
+    let mut request = Request::new(Bytes::new());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = http::Uri::from_static("/control/stop");
+    if pass_on(neighbours, request).await.is_none() {
+        tracing::error!("the successor cannot be told to stop");
+    }
+}
+
 /// Passes a request about the daemon on to the active process; `None`: it could not be reached.
 pub(crate) async fn pass_on(
     neighbours: &Neighbours,

@@ -3,6 +3,7 @@
 
 use std::fs::Permissions;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -40,6 +41,32 @@ impl Socket {
         Ok(Self { path: path.to_owned(), listener, file })
     }
 
+    /// A listener that the predecessor passed on, which is its name's too.
+    ///
+    /// # Errors
+    /// If it does not listen, or under that name lies another.
+    pub(crate) fn from_passed(path: &Path, passed: OwnedFd) -> io::Result<Self> {
+        let listener = std::os::unix::net::UnixListener::from(passed);
+        let listens = nix::sys::socket::getsockopt(&listener, nix::sys::socket::sockopt::AcceptConn)?;
+        let bound = listener.local_addr()?;
+        // It was bound beside its name and renamed: its own address tells the directory only.
+        let beside = bound.as_pathname().and_then(Path::parent) == path.parent();
+        if !listens || !beside {
+            return Err(io::Error::other("not the socket of this runtime directory"));
+        }
+        listener.set_nonblocking(true)?;
+        // From here on the kernel names this process to those who ask for their peer.
+        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1024)?)?;
+        let file = file_at(path)?;
+        Ok(Self { path: path.to_owned(), listener: UnixListener::from_std(listener)?, file })
+    }
+
+    /// Closes this process's copy, and leaves the name to whoever has the other. (Never a shutdown: that would end it
+    /// for both.)
+    pub(crate) fn leave(mut self) {
+        self.file = (0, 0);
+    }
+
     /// The next connection. Loses none when dropped while it waits.
     pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
@@ -65,6 +92,13 @@ impl Socket {
         }
         *self = Self::listen(&self.path)?;
         Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    /// For passing on.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 

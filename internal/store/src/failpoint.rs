@@ -6,7 +6,8 @@
 //! `journal.before_unlink`, `key.before_rename`, `generation.before_append`, `delete.before_unlink`. Callers may
 //! use names of their own (`block.before_write`).
 
-/// The environment variable that arms one point: `name`, or `name:N` for its N-th passing (from 1).
+/// The environment variable that arms one point: `name`, or `name:N` for its N-th passing (from 1). The process dies
+/// there by SIGKILL; with `stop name` it stops (SIGSTOP) and may be continued, with `crash name` it aborts.
 pub const FAILPOINT_ENV: &str = "EVERMUX_FAILPOINT";
 
 /// Whether this build has failpoints at all.
@@ -23,28 +24,66 @@ pub fn failpoint(name: &str) {
     armed::pass(name);
 }
 
+/// Whether this point is armed, for faults that are no deaths.
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub fn is_armed(_name: &str) -> bool {
+    false
+}
+
+/// Whether this point is armed, for faults that are no deaths.
+#[cfg(feature = "failpoints")]
+pub fn is_armed(name: &str) -> bool {
+    armed::is_armed(name)
+}
+
 #[cfg(feature = "failpoints")]
 mod armed {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    static ARMED: OnceLock<Option<(String, u64)>> = OnceLock::new();
+    /// How the process ends at its point.
+    #[derive(Clone, Copy)]
+    enum How {
+        Kill,
+        Stop,
+        Crash,
+    }
+
+    static ARMED: OnceLock<Option<(How, String, u64)>> = OnceLock::new();
     static PASSED: AtomicU64 = AtomicU64::new(0);
 
-    fn parse(text: &str) -> (String, u64) {
+    fn parse(text: &str) -> (How, String, u64) {
+        let (how, text) = match text.split_once(' ') {
+            Some(("stop", name)) => (How::Stop, name),
+            Some(("crash", name)) => (How::Crash, name),
+            _ => (How::Kill, text),
+        };
         match text.rsplit_once(':').map(|(name, count)| (name, count.parse())) {
-            Some((name, Ok(count))) => (name.to_owned(), count),
-            _ => (text.to_owned(), 1),
+            Some((name, Ok(count))) => (how, name.to_owned(), count),
+            _ => (how, text.to_owned(), 1),
         }
     }
 
+    fn armed() -> Option<&'static (How, String, u64)> {
+        ARMED.get_or_init(|| std::env::var(super::FAILPOINT_ENV).ok().map(|text| parse(&text))).as_ref()
+    }
+
+    pub(super) fn is_armed(name: &str) -> bool {
+        armed().is_some_and(|(_, armed, _)| armed == name)
+    }
+
     pub(super) fn pass(name: &str) {
-        let armed = ARMED.get_or_init(|| std::env::var(super::FAILPOINT_ENV).ok().map(|text| parse(&text)));
-        let Some((armed_name, count)) = armed else { return };
+        let Some((how, armed_name, count)) = armed() else { return };
         if armed_name == name && PASSED.fetch_add(1, Ordering::SeqCst) + 1 == *count {
-            // The result does not matter: if the kill is refused the test sees a process that lived.
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
-            loop {
+            let signal = match how {
+                How::Crash => std::process::abort(),
+                How::Stop => nix::sys::signal::Signal::SIGSTOP,
+                How::Kill => nix::sys::signal::Signal::SIGKILL,
+            };
+            // The result does not matter: if the signal is refused the test sees a process that lived.
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), signal);
+            while matches!(how, How::Kill) {
                 std::thread::park();
             }
         }

@@ -30,7 +30,7 @@ mod witness;
 
 pub use dir::{StateDir, ensure_private_dir};
 pub use error::{LockError, StoreError};
-pub use failpoint::{FAILPOINT_ENV, failpoint};
+pub use failpoint::{FAILPOINT_ENV, failpoint, is_armed};
 pub use format::RECORD_VERSIONS;
 pub use inspect::{Inspection, KeyState, inspect};
 pub use journal::{CallJournal, JournalDamage, Left};

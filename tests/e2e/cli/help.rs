@@ -17,7 +17,9 @@ fn help_of(arguments: &[&str]) -> String {
 #[test]
 fn every_command_says_what_it_does() {
     insta::assert_snapshot!("evermux", help_of(&[]));
-    for command in ["connect", "daemon", "status", "stop", "add", "list", "remove", "purge", "demo"] {
+    for command in
+        ["connect", "daemon", "upgrade", "status", "stop", "add", "list", "remove", "purge", "demo"]
+    {
         insta::assert_snapshot!(format!("evermux-{command}"), help_of(&[command]));
     }
 }

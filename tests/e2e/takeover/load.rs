@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use evermux_testkit::wait::poll_until;
-use evermux_testkit::{Harness, Script, Upstream};
+use evermux_testkit::{Script, Upstream};
 
 use super::plain::Plain;
 use super::shim::Shim;
@@ -20,14 +20,13 @@ const UPGRADES: usize = 10;
 const NEWS: Duration = Duration::from_millis(60);
 
 /// What everybody shares.
-pub(super) struct Stage<'a> {
-    pub(super) harness: &'a Harness,
+pub(super) struct Stage {
     stop: AtomicBool,
     /// Calls answered.
     pub(super) answered: AtomicU64,
 }
 
-impl Stage<'_> {
+impl Stage {
     pub(super) fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
@@ -65,7 +64,7 @@ fn ten_upgrades_in_a_row_under_load_cost_nothing() {
     let mut shims: Vec<Shim> = (0..SHIMS).map(|name| Shim::new(name, harness.connect("up"))).collect();
     let mut plain: Vec<Plain> = (0..PLAIN).map(|name| Plain::new(&harness, name)).collect();
     upstream.wait_sessions(PATIENCE, |sessions| sessions.iter().any(|session| session.get_open));
-    let stage = Stage { harness: &harness, stop: AtomicBool::new(false), answered: AtomicU64::new(0) };
+    let stage = Stage { stop: AtomicBool::new(false), answered: AtomicU64::new(0) };
     let said = std::thread::scope(|scope| {
         let _curtain = Curtain(&stage.stop);
         let news = scope.spawn(|| count_out(&upstream, &stage.stop));
@@ -98,12 +97,16 @@ fn check(shims: &[Shim], plain: &[Plain], upstream: &Upstream, said: u64) {
     for entry in &journal {
         assert!(entry.violations.is_empty(), "{entry:?}");
         let key = (entry.session.as_ref(), entry.id.as_ref());
-        assert!(entry.rpc_method.is_none() || entry.id.is_none() || ids.insert(key), "an id twice: {entry:?}");
+        assert!(
+            entry.rpc_method.is_none() || entry.id.is_none() || ids.insert(key),
+            "an id twice: {entry:?}"
+        );
         if let Some(key) = &entry.side_effect_key {
             *came.entry(key).or_default() += 1;
         }
     }
-    let marks = shims.iter().flat_map(|shim| &shim.marks).chain(plain.iter().flat_map(|client| &client.marks));
+    let marks =
+        shims.iter().flat_map(|shim| &shim.marks).chain(plain.iter().flat_map(|client| &client.marks));
     let mut calls = 0;
     for mark in marks {
         calls += 1;

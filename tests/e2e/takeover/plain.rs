@@ -43,7 +43,7 @@ impl Plain {
     }
 
     /// Calls in one thread, and listens in another.
-    pub(super) fn spawn<'s>(&'s mut self, scope: &'s Scope<'s, '_>, stage: &'s Stage<'_>) {
+    pub(super) fn spawn<'s>(&'s mut self, scope: &'s Scope<'s, '_>, stage: &'s Stage) {
         let (address, headers) = (self.address, self.headers.clone());
         let Self { name, http, calls, heard, marks, .. } = self;
         let heard: &Mutex<Vec<u64>> = heard;
@@ -117,7 +117,7 @@ fn call(
 }
 
 /// The GET stream, as often as it ends, from where it ended.
-fn listen(address: SocketAddr, headers: &[(&'static str, String)], heard: &Mutex<Vec<u64>>, stage: &Stage<'_>) {
+fn listen(address: SocketAddr, headers: &[(&'static str, String)], heard: &Mutex<Vec<u64>>, stage: &Stage) {
     let mut last: Option<String> = None;
     while stage.goes_on() {
         let mut http = dial(address);
@@ -131,6 +131,9 @@ fn listen(address: SocketAddr, headers: &[(&'static str, String)], heard: &Mutex
         // It goes on until the stream ends, or nothing came for so long that this one looks whether it is to stop.
         while let Ok(Some(event)) = http.next_event(&mut reply) {
             last = event.id.or(last);
+            if event.data.is_empty() {
+                continue;
+            }
             let number = Answer { raw: event.data }.value()["params"]["data"].as_u64();
             heard.lock().unwrap().extend(number);
             if !stage.goes_on() {

@@ -102,7 +102,7 @@ fn upgrade_into(harness: &Harness, point: &str) -> evermux_testkit::Output {
 
 #[test]
 fn a_successor_that_dies_or_crashes_before_it_is_active_changes_nothing() {
-    for how in ["", "panic "] {
+    for how in ["", "crash "] {
         for step in NEW_BEFORE {
             let what = format!("{how}n.{step}");
             let mut scene = Scene::new(None);
@@ -150,7 +150,7 @@ fn a_successor_that_hangs_before_it_is_active_is_fenced() {
 
 #[test]
 fn a_successor_that_dies_once_it_is_active_is_followed_by_a_cold_start() {
-    for how in ["", "panic "] {
+    for how in ["", "crash "] {
         for step in NEW_AFTER {
             let what = format!("{how}n.{step}");
             let mut scene = Scene::new(None);
@@ -166,7 +166,7 @@ fn a_successor_that_dies_once_it_is_active_is_followed_by_a_cold_start() {
 
 #[test]
 fn a_predecessor_that_dies_or_crashes_before_its_decision_costs_no_session() {
-    for how in ["", "panic "] {
+    for how in ["", "crash "] {
         for step in OLD_BEFORE {
             let what = format!("{how}o.{step}");
             let mut scene = Scene::new(Some(&format!("{how}takeover.o.{step}")));
@@ -182,7 +182,7 @@ fn a_predecessor_that_dies_or_crashes_before_its_decision_costs_no_session() {
 
 #[test]
 fn a_predecessor_that_dies_after_its_successor_was_ready_is_adopted() {
-    for how in ["", "panic "] {
+    for how in ["", "crash "] {
         for step in OLD_AFTER {
             let what = format!("{how}o.{step}");
             let mut scene = Scene::new(Some(&format!("{how}takeover.o.{step}")));

@@ -40,7 +40,7 @@ impl Shim {
         Self { name, client, calls: 0, long: None, questions: 0, marks: Vec::new() }
     }
 
-    pub(super) fn work(&mut self, stage: &Stage<'_>) {
+    pub(super) fn work(&mut self, stage: &Stage) {
         while stage.goes_on() {
             self.step();
             stage.answered.fetch_add(1, Ordering::Relaxed);

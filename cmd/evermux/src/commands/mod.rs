@@ -5,4 +5,5 @@ pub(crate) mod purge;
 pub(crate) mod status;
 pub(crate) mod stop;
 pub(crate) mod table;
+pub(crate) mod upgrade;
 pub(crate) mod upstreams;

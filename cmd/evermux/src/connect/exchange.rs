@@ -34,8 +34,8 @@ pub(crate) type Facts = mpsc::Sender<Input>;
 #[derive(Clone)]
 pub(crate) struct Daemon {
     client: Client<UnixSender>,
-    sender: UnixSender,
-    paths: Paths,
+    pub(super) sender: UnixSender,
+    pub(super) paths: Paths,
     upstream: String,
 }
 
@@ -59,7 +59,7 @@ impl Daemon {
 
     async fn try_reach(&self, may_start: bool) -> Result<Option<String>, Unreachable> {
         match control::hello(&self.sender).await {
-            Ok(()) => {}
+            Ok(_) => {}
             Err(ControlError::Nobody) if may_start => {
                 ensure_daemon(&self.paths, &self.sender).await.map_err(|error| match error {
                     StartError::NotYet(reason) => Unreachable::NotYet(reason),

@@ -101,6 +101,8 @@ pub(crate) enum Order {
     OpenStream { link: Option<String>, version: Option<String>, last_event: Option<String> },
     /// Drop it.
     CloseStream,
+    /// Offer the daemon to be replaced, should it be of an older version. Nothing is told of it.
+    Offer,
     /// Have the daemon read its config again.
     Reload,
     /// End the link.

@@ -137,6 +137,10 @@ pub(crate) struct Machine {
     stream_last_event: Option<String>,
     stream_failures: u32,
     reloading: bool,
+    /// The client got its first answer: its start is over.
+    answered: bool,
+    /// The daemon was offered to be replaced: once in a shim's life.
+    offered: bool,
 }
 
 impl Machine {
@@ -173,6 +177,8 @@ impl Machine {
             stream_last_event: None,
             stream_failures: 0,
             reloading: false,
+            answered: false,
+            offered: false,
         }
     }
 

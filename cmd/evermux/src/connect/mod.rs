@@ -16,6 +16,7 @@ mod envelope;
 mod exchange;
 mod facts;
 mod machine;
+mod offer;
 mod spawn;
 mod stdio;
 
@@ -240,6 +241,7 @@ impl Shim {
                 self.stream = Some(self.exchanges.spawn(stream));
             }
             Order::CloseStream => self.stream.take().into_iter().for_each(|stream| stream.abort()),
+            Order::Offer => drop(self.exchanges.spawn(daemon.offer())),
             Order::Reload => drop(self.exchanges.spawn(daemon.reload(facts))),
             Order::Delete { link, version } => {
                 drop(self.exchanges.spawn(daemon.delete(link, version, facts)))

@@ -5,19 +5,17 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::time::Duration;
 
 use evermux_config::Paths;
 use mcp_http::UnixSender;
 use serde::Deserialize;
-use tokio::io::AsyncReadExt as _;
-use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::Instant;
 
 use crate::control::{self, ControlError};
 use crate::exit;
+use crate::launch::{daemon_command, first_line, reap};
 use crate::report::chain;
 
 /// So long a daemon may take from its start to its line.
@@ -27,8 +25,6 @@ const LOCK_LIMIT: Duration = Duration::from_secs(12);
 /// How often a held start lock is tried again. `flock` has no wait that does not block the thread, and the shim
 /// has only one.
 const LOCK_POLL: Duration = Duration::from_millis(20);
-/// The longest line of a starting daemon that is read, in bytes.
-const LINE_CAP: u64 = 64 << 10;
 
 /// Why no daemon could be started. Safe to repeat.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,12 +73,12 @@ pub(crate) async fn ensure_daemon(paths: &Paths, sender: &UnixSender) -> Result<
     // The lock is held from here to the end of this function.
     match control::hello(sender).await {
         Err(ControlError::Nobody) => {}
-        Ok(()) => return Ok(()),
+        Ok(_) => return Ok(()),
         Err(error) => return Err(StartError::NotYet(error.to_string())),
     }
     let started = start(paths).await;
     match control::hello(sender).await {
-        Ok(()) => Ok(()),
+        Ok(_) => Ok(()),
         Err(_) if started.is_err() => started,
         // It said that a daemon runs already. That one is about to serve, or its socket is gone or elsewhere.
         Err(error) => Err(StartError::NotYet(format!(
@@ -105,13 +101,7 @@ fn open_lock(path: &Path) -> Result<File, StartError> {
 }
 
 async fn start(paths: &Paths) -> Result<(), StartError> {
-    let program = own_program().map_err(|error| not_yet("this program's own file", &error))?;
-    let mut command = Command::new(program);
-    command.arg("--config").arg(&paths.config_file);
-    command.arg("--state-dir").arg(&paths.state_dir);
-    command.arg("--runtime-dir").arg(&paths.runtime_dir);
-    command.args(["daemon", "--detached"]);
-    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut command = daemon_command(paths).map_err(|error| not_yet("this program's own file", &error))?;
     let mut child = command.spawn().map_err(|error| not_yet("the daemon cannot be started", &error))?;
     let line = child.stdout.take();
     reap(child);
@@ -122,28 +112,6 @@ async fn start(paths: &Paths) -> Result<(), StartError> {
             READY_LIMIT.as_secs()
         ))),
     }
-}
-
-/// While this process lives the daemon is its child, and would stay a zombie once it ends.
-fn reap(mut child: Child) {
-    // Not joined on purpose: it lasts as long as the daemon or this process, whichever ends first.
-    drop(tokio::spawn(async move { drop(child.wait().await) }));
-}
-
-/// The running program, also after its file was replaced by an upgrade.
-fn own_program() -> std::io::Result<PathBuf> {
-    let path = std::env::current_exe()?;
-    let replaced = path.to_str().and_then(|text| text.strip_suffix(" (deleted)")).map(PathBuf::from);
-    Ok(replaced.filter(|path| path.exists()).unwrap_or(path))
-}
-
-async fn first_line(stdout: Option<ChildStdout>) -> Vec<u8> {
-    let mut line = Vec::new();
-    let Some(stdout) = stdout else { return line };
-    let mut stdout = stdout.take(LINE_CAP);
-    // The daemon closes its end after the line, so this ends with the line or with the daemon.
-    while !line.contains(&b'\n') && matches!(stdout.read_buf(&mut line).await, Ok(1..)) {}
-    line
 }
 
 fn verdict(line: &[u8]) -> Result<(), StartError> {

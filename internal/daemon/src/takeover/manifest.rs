@@ -27,9 +27,6 @@ pub(crate) struct Lent {
     pub(crate) outputs: BTreeMap<String, String>,
     /// What shims gave, by upstream.
     pub(crate) given: Vec<(String, Variables)>,
-    /// Somebody chose this binary by hand: no shim offers another.
-    #[serde(default)]
-    pub(crate) chosen: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -141,7 +138,10 @@ impl Codec<'_> {
             stream: stream.map(|generation| generation.0),
             calls: calls.iter().map(call).collect(),
             asks: asks.iter().map(ask).collect(),
-            loose: loose.iter().map(|(handshake, link, age)| (handshake.0, link.to_string(), millis(*age))).collect(),
+            loose: loose
+                .iter()
+                .map(|(handshake, link, age)| (handshake.0, link.to_string(), millis(*age)))
+                .collect(),
             elicitations: elicitations.iter().map(|(id, link)| (id.clone(), link.to_string())).collect(),
             news: news.iter().map(text).collect(),
         })
@@ -149,7 +149,8 @@ impl Codec<'_> {
 
     fn link(&self, link: &HandedLink) -> LinkText {
         let HandedLink { claim, own, acked, forgotten, numbers, listening, missed } = link;
-        let declared = |own: &Declared| (own.version.clone(), own.client_info.clone(), own.capabilities.clone());
+        let declared =
+            |own: &Declared| (own.version.clone(), own.client_info.clone(), own.capabilities.clone());
         LinkText {
             id: self.sealer.link(claim),
             own: own.as_ref().map(declared),
@@ -167,25 +168,33 @@ impl Codec<'_> {
         let Whole { generation, sessions, links, ended, journal, closed, replies, doubt_ms, lent } = whole;
         let manifest = Manifest {
             generation: Generation(generation),
-            sessions: sessions.into_iter().map(|session| self.read_session(session)).collect::<Result<_, _>>()?,
+            sessions: sessions
+                .into_iter()
+                .map(|session| self.read_session(session))
+                .collect::<Result<_, _>>()?,
             links: links.into_iter().map(|link| self.read_link(link)).collect::<Result<_, _>>()?,
             ended: ended.iter().map(|link| nonce(link)).collect::<Result<_, _>>()?,
             journal: journal.into_iter().map(read_journalled).collect::<Result<_, _>>()?,
             closed: closed.iter().map(read_closed).collect::<Result<_, _>>()?,
-            replies: replies.iter().map(|(link, seq)| Ok((nonce(link)?, Seq(*seq)))).collect::<Result<_, _>>()?,
+            replies: replies
+                .iter()
+                .map(|(link, seq)| Ok::<_, Wrong>((nonce(link)?, Seq(*seq))))
+                .collect::<Result<_, _>>()?,
             doubt: Duration::from_millis(doubt_ms),
         };
         Ok((manifest, lent))
     }
 
     fn read_session(&self, session: Session) -> Result<HandedSession, Wrong> {
-        let Session { record, standing, reason, ids, stream, calls, asks, loose, elicitations, news } = session;
-        let record = evermux_store::bare::read_handed(record.as_bytes(), self.key).ok_or("a record that is none")?;
+        let Session { record, standing, reason, ids, stream, calls, asks, loose, elicitations, news } =
+            session;
+        let record =
+            evermux_store::bare::read_handed(record.as_bytes(), self.key).ok_or("a record that is none")?;
         if ids.0 > ids.1 || ids.1 > record.ids_reserved_until {
             return Err("ids that are not reserved");
         }
         let loose = loose.iter().map(|(handshake, link, age)| {
-            Ok((Handshake(*handshake), nonce(link)?, Duration::from_millis(*age)))
+            Ok::<_, Wrong>((Handshake(*handshake), nonce(link)?, Duration::from_millis(*age)))
         });
         Ok(HandedSession {
             record,
@@ -198,7 +207,7 @@ impl Codec<'_> {
             loose: loose.collect::<Result<_, _>>()?,
             elicitations: elicitations
                 .into_iter()
-                .map(|(id, link)| Ok((id, nonce(&link)?)))
+                .map(|(id, link)| Ok::<_, Wrong>((id, nonce(&link)?)))
                 .collect::<Result<_, _>>()?,
             news: news.into_iter().map(Bytes::from).collect(),
         })
@@ -206,8 +215,7 @@ impl Codec<'_> {
 
     fn read_link(&self, link: LinkText) -> Result<HandedLink, Wrong> {
         let LinkText { id, own, acked, forgotten, numbers, listening, missed } = link;
-        let declared =
-            |(version, client_info, capabilities)| Declared { version, client_info, capabilities };
+        let declared = |(version, client_info, capabilities)| Declared { version, client_info, capabilities };
         Ok(HandedLink {
             claim: self.sealer.open_link(&id).ok_or("a link of another state directory")?,
             own: own.map(declared),

@@ -442,11 +442,17 @@ fn worked_example_of_the_format_page() {
 fn what_a_process_left_becomes_its_successors() {
     let home = Home::new();
     let state = home.reopen();
-    let mut old = open(&home, 1);
-    old.append(&[sent(1, Some(1), 10), sent(2, Some(1), 11), settled(10)]).unwrap();
+    let now = |entry: JournalEntry| match entry {
+        JournalEntry::Sent { link, seq, trajectory, handshake, wire, .. } => {
+            JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms: unix_ms() }
+        }
+        other => other,
+    };
+    let mut old = CallJournal::open(&state, Generation(1)).unwrap();
+    old.append(&[now(sent(1, Some(1), 10)), now(sent(2, Some(1), 11)), settled(10)]).unwrap();
     let mut new = CallJournal::open_beside(&state, Generation(2)).unwrap();
     // What it writes while the other one lives is its own.
-    new.append(&[sent(3, Some(1), 12)]).unwrap();
+    new.append(&[now(sent(3, Some(1), 12))]).unwrap();
     old.append(&[settled(11)]).unwrap();
     drop(old);
     let left = new.absorb(Generation(1)).unwrap();

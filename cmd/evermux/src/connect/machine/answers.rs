@@ -207,6 +207,7 @@ impl Machine {
         }
         if let Some(id) = entry.client_id() {
             self.ids.remove(id);
+            self.answered = true;
         }
         self.renewing.take_if(|renewing| *renewing == seq);
         self.renewed.take_if(|renewed| *renewed == seq);

@@ -21,6 +21,7 @@ impl Machine {
             Reach::Up => {
                 self.post_next(now, orders);
                 self.open_stream(now, orders);
+                self.offer(orders);
             }
             Reach::Down if self.has_work() => self.reach(orders),
             Reach::Waiting { until } if now >= until => {
@@ -127,6 +128,15 @@ impl Machine {
             version: self.link.version.clone(),
             last_event: self.stream_last_event.clone(),
         });
+    }
+
+    /// Only a shim that starts offers, and not before its client's start is over. One that may start no daemon does not
+    /// start a newer one either.
+    fn offer(&mut self, orders: &mut Vec<Order>) {
+        let due = self.answered && self.may_start && self.phase == Phase::Serving;
+        if due && !std::mem::replace(&mut self.offered, true) {
+            orders.push(Order::Offer);
+        }
     }
 
     // ---- the end ----

@@ -25,12 +25,17 @@ struct Bench {
     next_id: u64,
     asked: BTreeSet<u64>,
     cancelled: BTreeSet<u64>,
+    offered: bool,
 }
 
 impl Bench {
     fn new() -> Self {
+        Self::over(Machine::new("up", true, 1))
+    }
+
+    fn over(machine: Machine) -> Self {
         let mut bench = Self {
-            machine: Machine::new("up", true, 1),
+            machine,
             now: Now::ZERO,
             orders: Vec::new(),
             open: BTreeMap::new(),
@@ -44,6 +49,7 @@ impl Bench {
             next_id: 0,
             asked: BTreeSet::new(),
             cancelled: BTreeSet::new(),
+            offered: false,
         };
         bench.feed(Input::Start);
         bench
@@ -97,6 +103,7 @@ impl Bench {
             Order::Reload => assert!(!std::mem::replace(&mut self.reloading, true)),
             Order::OpenStream { .. } => assert!(!std::mem::replace(&mut self.streaming, true)),
             Order::CloseStream => self.streaming = false,
+            Order::Offer => assert!(!std::mem::replace(&mut self.offered, true), "offered twice"),
             _ => {}
         }
     }
@@ -505,6 +512,29 @@ fn a_line_beyond_the_limit_is_answered_under_its_id_unless_that_is_open() {
     assert_eq!(told.iter().map(|line| &line["id"]).collect::<Vec<_>>(), [&Value::Null, &json!(99)]);
     bench.serve();
     assert!(bench.answers(open)[0].get("result").is_some());
+}
+
+#[test]
+fn the_daemon_is_offered_a_newer_build_once_the_clients_start_is_over() {
+    let mut bench = Bench::new();
+    bench.reaching = false;
+    bench.feed(Input::Reached(None));
+    let hello = bench.request("initialize");
+    bench.head(bench.posts.last().unwrap().seq);
+    assert!(!bench.offered, "the client waits for its first answer");
+    bench.answer(bench.posts.last().unwrap().seq);
+    assert!(bench.offered && bench.answers(hello).len() == 1);
+    // That nothing is offered twice is held at every order.
+    bench.request("a");
+    bench.cut(bench.posts.last().unwrap().seq);
+    bench.serve();
+
+    let mut bench = Bench::over(Machine::new("up", false, 1));
+    bench.reaching = false;
+    bench.feed(Input::Reached(None));
+    bench.request("initialize");
+    bench.serve();
+    assert!(!bench.offered, "--no-start");
 }
 
 #[test]

@@ -1,0 +1,164 @@
+use std::collections::BTreeMap;
+
+use evermux_core::class::Class;
+use evermux_core::names::Continuation;
+use evermux_core::record::{Fingerprint, HandshakeState, Learned, Record};
+use evermux_core::seal::LinkClaim;
+
+use super::*;
+
+fn record() -> Record {
+    Record {
+        upstream: "docs".into(),
+        trajectory: Trajectory(7),
+        handshake: Handshake(2),
+        continuation: Continuation(8),
+        parent: Some(Continuation(9)),
+        generation: Generation(3),
+        fingerprint: Fingerprint {
+            endpoint: Digest(1),
+            identity: Digest(2),
+            headers: Digest(3),
+            class: Digest(4),
+        },
+        session_id: evermux_core::names::SessionId::new("s"),
+        protocol_version: "2025-11-25".to_owned(),
+        initialize_result: r#"{"protocolVersion":"2025-11-25"}"#.to_owned(),
+        client_info: "{}".to_owned(),
+        capabilities: "{}".to_owned(),
+        handshake_state: HandshakeState::Acknowledged,
+        ids_reserved_until: 4096,
+        get_cursor: Some("c".to_owned()),
+        subscriptions: BTreeMap::from([("x:1".to_owned(), vec![LinkNonce(5)])]),
+        log_levels: BTreeMap::from([(LinkNonce(5), "info".to_owned())]),
+        owner: None,
+        learned: Learned::default(),
+        created_ms: 1,
+        used_ms: 2,
+        ok_ms: 3,
+        extra: BTreeMap::new(),
+    }
+}
+
+/// One of everything.
+fn whole() -> Manifest {
+    let claim = LinkClaim {
+        nonce: LinkNonce(5),
+        upstream: "docs".into(),
+        identity: Digest(2),
+        class: Class::FORM,
+        version: "2025-11-25".to_owned(),
+    };
+    let own = Declared {
+        version: "2025-11-25".to_owned(),
+        client_info: "{}".to_owned(),
+        capabilities: r#"{"x":1e400}"#.to_owned(),
+    };
+    let call = HandedCall {
+        generation: Generation(3),
+        link: LinkNonce(5),
+        client_id: Id::from_raw(Bytes::from_static(b"\"a\"")).unwrap(),
+        wire: WireId(11),
+        handshake: Handshake(2),
+        cancelled: true,
+    };
+    let ask =
+        HandedAsk { generation: Generation(3), handshake: Handshake(2), wire: WireId(0), ask: Digest(6) };
+    let session = HandedSession {
+        record: record(),
+        standing: Standing::Ready,
+        reason: Some("404".to_owned()),
+        ids: (3072, 4096),
+        stream: Some(Generation(3)),
+        calls: vec![call],
+        asks: vec![ask],
+        loose: vec![(Handshake(2), LinkNonce(5), Duration::from_millis(12))],
+        elicitations: vec![("e".to_owned(), LinkNonce(5))],
+        news: vec![Bytes::from_static(b"{}")],
+    };
+    let link = HandedLink {
+        claim,
+        own: Some(own),
+        acked: Seq(1),
+        forgotten: Seq(2),
+        numbers: vec![(Seq(3), Generation(3))],
+        listening: true,
+        missed: vec![Bytes::from_static(b"{}")],
+    };
+    let journalled = JournalledCall {
+        link: LinkNonce(5),
+        seq: None,
+        trajectory: Trajectory(7),
+        handshake: Handshake(1),
+        wire: WireId(4),
+        cursor: Some("c".to_owned()),
+        settled: false,
+        at_ms: 5,
+    };
+    let closed =
+        ClosedAsk { trajectory: Trajectory(7), handshake: Handshake(2), wire: WireId(9), ask: Digest(10) };
+    Manifest {
+        generation: Generation(3),
+        sessions: vec![session],
+        links: vec![link],
+        ended: vec![LinkNonce(12)],
+        journal: vec![journalled],
+        closed: vec![closed],
+        replies: vec![(LinkNonce(5), Seq(6))],
+        doubt: Duration::from_secs(7),
+    }
+}
+
+fn lent() -> Lent {
+    let one = |value: &str| BTreeMap::from([("NAME".to_owned(), value.to_owned())]);
+    Lent { environment: one("a"), outputs: one("b"), given: vec![("docs".to_owned(), one("c"))] }
+}
+
+fn sealer() -> Sealer {
+    Sealer::new(Key::from_bytes([7; 32]).bytes())
+}
+
+#[test]
+fn a_manifest_is_read_as_it_was_written() {
+    let (sealer, key) = (sealer(), Key::from_bytes([7; 32]));
+    let codec = Codec { sealer: &sealer, key: &key };
+    let text = codec.write(&whole(), lent()).unwrap();
+    let (manifest, read) = codec.read(&text).unwrap();
+    assert_eq!(manifest, whole());
+    assert!(read == lent());
+}
+
+#[test]
+fn its_form_is_as_ever() {
+    let (sealer, key) = (sealer(), Key::from_bytes([7; 32]));
+    let codec = Codec { sealer: &sealer, key: &key };
+    let text = String::from_utf8(codec.write(&whole(), lent()).unwrap()).unwrap();
+    let golden = include_str!("../golden/manifest.json").trim();
+    assert_eq!(text, golden);
+    let newer = golden.replacen('{', r#"{"newer":{"a":1},"#, 1);
+    assert_eq!(codec.read(newer.as_bytes()).unwrap().0, whole());
+}
+
+#[test]
+fn what_is_not_from_here_or_makes_no_sense_is_refused() {
+    let (sealer, key) = (sealer(), Key::from_bytes([7; 32]));
+    let codec = Codec { sealer: &sealer, key: &key };
+    let text = String::from_utf8(codec.write(&whole(), lent()).unwrap()).unwrap();
+    let strange = Key::from_bytes([8; 32]);
+    let other = Codec { sealer: &Sealer::new(strange.bytes()), key: &strange };
+    assert!(other.read(text.as_bytes()).is_err());
+    for (from, to) in [
+        ("[3072,4096]", "[4096,8192]"),
+        ("\"ready\"", "\"asleep\""),
+        ("\\\"session_id\\\": \\\"s\\\"", "\\\"session_id\\\": \\\"t\\\""),
+        ("\"client_id\":\"\\\"a\\\"\"", "\"client_id\":\"{}\""),
+    ] {
+        assert!(text.contains(from), "{from}: {text}");
+        assert!(codec.read(text.replacen(from, to, 1).as_bytes()).is_err(), "{from}");
+    }
+    for cut in 0..text.len() {
+        if text.is_char_boundary(cut) {
+            assert!(codec.read(text[..cut].as_bytes()).is_err(), "cut at {cut}");
+        }
+    }
+}

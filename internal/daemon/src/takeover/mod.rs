@@ -1,0 +1,72 @@
+//! The IO of a takeover: connections, descriptors, processes. What to do, and when to give up, is decided by the two
+//! machines in `evermux_core::takeover`; `planning/takeover.md` has the steps.
+
+pub(crate) mod frames;
+pub(crate) mod manifest;
+pub(crate) mod predecessor;
+pub(crate) mod successor;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use fd_handover::{Alive, Frame, liveness};
+use http::header::{CONNECTION, HeaderValue, UPGRADE};
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+use crate::downstream::{Face, Reply, plain};
+
+/// What the connection is upgraded to.
+const PROTOCOL_NAME: &str = "evermux-takeover";
+
+/// Held for the whole life of the process: only the kernel closes it.
+static LIFE: OnceLock<Alive> = OnceLock::new();
+
+/// The end of this process's life that others get to see.
+pub(crate) struct Pipe(OwnedFd);
+
+impl Pipe {
+    /// Makes it; once a process.
+    pub(crate) fn lay() -> io::Result<Self> {
+        let (seen, held) = liveness()?;
+        match LIFE.set(held) {
+            Ok(()) => Ok(Self(seen)),
+            Err(_) => Err(io::Error::other("this process's life has an end already")),
+        }
+    }
+}
+
+impl AsFd for Pipe {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A successor asks: from here on its connection carries frames.
+pub(crate) fn welcome(face: &Face, mut request: Request<Incoming>) -> Reply {
+    let asks = request.headers().get(UPGRADE).is_some_and(|value| value == PROTOCOL_NAME);
+    let Some(house) = face.house.get().cloned().filter(|_| asks) else {
+        return plain(StatusCode::SERVICE_UNAVAILABLE, bytes::Bytes::new());
+    };
+    let upgrading = hyper::upgrade::on(&mut request);
+    // Not in the tracker: an end of this process does not wait for a successor.
+    tokio::spawn(async move {
+        let Ok(upgraded) = upgrading.await else { return };
+        match upgraded.downcast::<TokioIo<UnixStream>>() {
+            Ok(parts) => house.hand_over(parts.io.into_inner(), &parts.read_buf).await,
+            Err(_) => tracing::error!("a successor came on something that is no socket"),
+        }
+    });
+    let mut reply = plain(StatusCode::SWITCHING_PROTOCOLS, bytes::Bytes::new());
+    reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    reply.headers_mut().insert(UPGRADE, HeaderValue::from_static(PROTOCOL_NAME));
+    reply
+}
+
+/// What a frame says; `None`: not what its kind should say.
+fn body_of<T: serde::de::DeserializeOwned>(frame: &Frame) -> Option<T> {
+    serde_json::from_slice(&frame.body).ok()
+}

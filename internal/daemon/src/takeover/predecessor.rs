@@ -1,0 +1,410 @@
+//! The running process's side: carries out what `evermux_core::takeover::Predecessor` orders, and tells it what came of
+//! it. One attempt at a time; everything of it is undone if it comes to nothing.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use evermux_core::handover::Manifest;
+use evermux_core::names::Generation;
+use evermux_core::takeover::predecessor::{Fact, Order};
+use evermux_core::takeover::{Ability, Agreed, Predecessor, Reason};
+use evermux_store::{Key, Persist, failpoint};
+use fd_handover::{Channel, Frame, Process, Witness};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+
+use super::frames::{Declined, Descriptor, Descriptors, End, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
+use super::manifest::{Codec, Lent};
+use super::{Pipe, body_of};
+use crate::accept::{LockBox, Notice};
+use crate::credentials;
+use crate::downstream::Face;
+use crate::drain::Drain;
+use crate::inbox::{Ask, Told, Transfer};
+use crate::reactor::Phase;
+
+/// The first word is expected at once.
+const GREETED_WITHIN: Duration = Duration::from_secs(2);
+/// A frame that does not go out by then is as good as lost.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
+/// The disk's queue at the freeze: renames only.
+const FLUSHED_WITHIN: Duration = Duration::from_millis(800);
+/// Bytes of the manifest in one frame.
+const CHUNK: usize = 4 * 1024 * 1024;
+
+/// What a process needs to hand itself over.
+pub(crate) struct House {
+    pub(crate) face: Arc<Face>,
+    pub(crate) key: Key,
+    pub(crate) generation: Generation,
+    pub(crate) persist: Arc<Persist>,
+    /// To the task that has listeners and lock.
+    pub(crate) doors: mpsc::UnboundedSender<Notice>,
+    pub(crate) tracker: TaskTracker,
+    pub(crate) phases: tokio::sync::watch::Receiver<Phase>,
+    /// This process's own life, as others see it.
+    pub(crate) life: Pipe,
+    /// Those that drain, and their lives.
+    pub(crate) drains: Vec<(Generation, Arc<Witness>)>,
+    pub(crate) lock: LockBox,
+    pub(crate) busy: AtomicBool,
+}
+
+/// What came of the conversation's first word.
+struct Asked {
+    channel: Channel,
+    agreed: Agreed,
+    witness: Witness,
+    process: Process,
+}
+
+impl House {
+    /// Serves one successor that asked.
+    pub(crate) async fn hand_over(self: Arc<Self>, stream: UnixStream, read: &[u8]) {
+        let mut channel = Channel::new(stream, read);
+        let refusal = match timeout(GREETED_WITHIN, channel.recv()).await {
+            Ok(Ok(Some(frame))) => self.judge(channel, frame),
+            _ => return tracing::warn!("a successor said nothing"),
+        };
+        failpoint("takeover.o.hello");
+        match refusal {
+            Ok(asked) => {
+                tracing::info!("a successor asks to take over");
+                Attempt::new(&self, asked).run().await;
+                self.busy.store(false, Ordering::Release);
+            }
+            Err(refused) => {
+                let (mut channel, reason) = *refused;
+                tracing::warn!(%reason, "a successor was refused");
+                say(&mut channel, Kind::Refuse, &Refusal::from(&reason), &[]).await;
+            }
+        }
+    }
+
+    fn judge(&self, channel: Channel, frame: Frame) -> Result<Asked, Box<(Channel, Reason)>> {
+        match self.examine(&channel, frame) {
+            Ok((agreed, witness, process)) => Ok(Asked { channel, agreed, witness, process }),
+            Err(reason) => Err(Box::new((channel, reason))),
+        }
+    }
+
+    fn examine(&self, channel: &Channel, mut frame: Frame) -> Result<(Agreed, Witness, Process), Reason> {
+        let unclear = || Reason::Broken("its first word");
+        let (uid, pid) = channel.peer().map_err(|_| unclear())?;
+        if uid != nix::unistd::geteuid().as_raw() {
+            return Err(Reason::Foreign);
+        }
+        let hello: Hello = match Kind::of(frame.kind) {
+            Some(Kind::Hello) => body_of(&frame).ok_or_else(unclear)?,
+            _ => return Err(unclear()),
+        };
+        let ours = Ability { protocol: PROTOCOL, records: evermux_store::RECORD_VERSIONS };
+        let agreed = ours.agree(hello.ability())?;
+        let witness = frame.fds.pop().and_then(|fd| Witness::new(fd).ok()).ok_or_else(unclear)?;
+        let process = pid.and_then(|pid| Process::open(pid).ok()).ok_or(Reason::Died)?;
+        if *self.phases.borrow() != Phase::Serving {
+            return Err(Reason::Ending);
+        }
+        if self.busy.swap(true, Ordering::AcqRel) {
+            return Err(Reason::Busy);
+        }
+        Ok((agreed, witness, process))
+    }
+}
+
+/// Writes one frame, for as long as that may take.
+async fn say(
+    channel: &mut Channel,
+    kind: Kind,
+    value: &impl serde::Serialize,
+    fds: &[std::os::fd::BorrowedFd<'_>],
+) -> bool {
+    let Ok(body) = serde_json::to_vec(value) else { return false };
+    matches!(timeout(WRITTEN_WITHIN, channel.send(kind as u8, &body, fds)).await, Ok(Ok(())))
+}
+
+/// One attempt.
+struct Attempt<'a> {
+    house: &'a Arc<House>,
+    asked: Asked,
+    began: Instant,
+    prepared: Option<oneshot::Receiver<()>>,
+    granted: Option<Generation>,
+    manifest: Option<Box<Manifest>>,
+    drain: Option<Drain>,
+    closed: bool,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(house: &'a Arc<House>, asked: Asked) -> Self {
+        let began = Instant::now();
+        let (prepared, granted, manifest, drain) = (None, None, None, None);
+        Self { house, asked, began, prepared, granted, manifest, drain, closed: false }
+    }
+
+    async fn run(mut self) {
+        let mut orders = Vec::new();
+        let mut machine = Predecessor::begin(Duration::ZERO, &mut orders);
+        let mut orders: VecDeque<Order> = orders.into();
+        loop {
+            while let Some(order) = orders.pop_front() {
+                let facts = self.carry_out(order).await;
+                self.take(&mut machine, facts, &mut orders);
+            }
+            if machine.is_over() {
+                return;
+            }
+            let facts = self.wait(machine.deadline()).await;
+            self.take(&mut machine, facts, &mut orders);
+        }
+    }
+
+    fn take(&self, machine: &mut Predecessor, facts: Vec<Fact>, orders: &mut VecDeque<Order>) {
+        let mut out = Vec::new();
+        for fact in facts {
+            machine.step(self.began.elapsed(), fact, &mut out);
+        }
+        orders.extend(out);
+    }
+
+    /// What happens next.
+    async fn wait(&mut self, deadline: Option<Duration>) -> Vec<Fact> {
+        let at = self.began + deadline.unwrap_or(Duration::from_secs(3600));
+        let Asked { channel, witness, .. } = &mut self.asked;
+        let prepared = self.prepared.as_mut();
+        tokio::select! {
+            biased;
+            frame = channel.recv(), if !self.closed => self.read(frame),
+            _ = witness.gone() => {
+                // What it had written counts, whatever became of it.
+                let mut facts = Vec::new();
+                while !self.closed {
+                    let frame = self.asked.channel.recv().await;
+                    facts.extend(self.read(frame));
+                }
+                facts.push(Fact::Gone);
+                facts
+            }
+            prepared = done(prepared) => {
+                self.prepared = None;
+                failpoint("takeover.o.prepared");
+                prepared.map(|()| Fact::Prepared).into_iter().collect()
+            }
+            () = tokio::time::sleep_until(at) => vec![Fact::Tick],
+        }
+    }
+
+    fn read(&mut self, frame: Result<Option<Frame>, fd_handover::Error>) -> Vec<Fact> {
+        let Ok(Some(frame)) = frame else {
+            self.closed = true;
+            return vec![Fact::Closed];
+        };
+        let fact = match Kind::of(frame.kind) {
+            Some(Kind::Accept) => Fact::Accepted,
+            Some(Kind::Ready) => {
+                failpoint("takeover.o.ready");
+                Fact::Ready
+            }
+            Some(Kind::Active) => {
+                failpoint("takeover.o.active");
+                Fact::Active
+            }
+            Some(Kind::Decline) => {
+                let declined: Option<Declined> = body_of(&frame);
+                Fact::Declined(declined.map(|declined| declined.reason).unwrap_or_default())
+            }
+            // Whatever else it says is nothing that was asked for.
+            _ => return Vec::new(),
+        };
+        vec![fact]
+    }
+
+    async fn carry_out(&mut self, order: Order) -> Vec<Fact> {
+        match order {
+            Order::Prepare => {
+                let (done, prepared) = oneshot::channel();
+                self.tell(Transfer::Prepare(done));
+                self.prepared = Some(prepared);
+                Vec::new()
+            }
+            Order::Grant => vec![self.grant().await],
+            Order::Offer => self.offer().await,
+            Order::Freeze => self.freeze().await,
+            Order::Send => vec![if self.send().await { Fact::Sent } else { Fact::SendFailed }],
+            Order::Commit => {
+                failpoint("takeover.o.commit");
+                let written = self.say(Kind::Commit, &Nothing {}).await;
+                vec![if written { Fact::Committed } else { Fact::SendFailed }]
+            }
+            Order::Abort(reason) => {
+                let written = self.say(Kind::Abort, &Refusal::from(&reason)).await;
+                vec![if written { Fact::Aborted } else { Fact::SendFailed }]
+            }
+            Order::Kill => {
+                tracing::warn!("a successor that may be active is ended");
+                if let Err(error) = self.asked.process.kill() {
+                    tracing::error!(%error, "it cannot be ended");
+                }
+                Vec::new()
+            }
+            Order::Resume(reason) => {
+                tracing::warn!(%reason, "the takeover came to nothing; this process goes on");
+                self.tell(Transfer::Resume);
+                Vec::new()
+            }
+            Order::HandOver => {
+                self.leave().await;
+                Vec::new()
+            }
+        }
+    }
+
+    fn tell(&self, transfer: Transfer) {
+        self.house.face.inbox.tell(Told::Control(Ask::Transfer(transfer)));
+    }
+
+    async fn say(&mut self, kind: Kind, value: &impl serde::Serialize) -> bool {
+        say(&mut self.asked.channel, kind, value, &[]).await
+    }
+
+    /// On disk, and so on a thread of its own.
+    async fn grant(&mut self) -> Fact {
+        let (state, lock) = (self.house.face.state.clone(), self.house.lock.get());
+        let Some(lock) = lock else { return Fact::NotGranted("it has no lock".to_owned()) };
+        let granted = tokio::task::spawn_blocking(move || state.grant_generation(&lock, &[])).await;
+        match granted {
+            Ok(Ok(generation)) => {
+                self.granted = Some(generation);
+                Fact::Granted
+            }
+            Ok(Err(error)) => Fact::NotGranted(error.to_string()),
+            Err(error) => Fact::NotGranted(error.to_string()),
+        }
+    }
+
+    async fn doors<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Notice) -> Option<T> {
+        let (done, waiting) = oneshot::channel();
+        self.house.doors.send(make(done)).ok()?;
+        waiting.await.ok()
+    }
+
+    async fn offer(&mut self) -> Vec<Fact> {
+        let Some(generation) = self.granted else { return vec![Fact::SendFailed] };
+        let Agreed { protocol, records } = self.asked.agreed;
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let offer = Offer { protocol, records, generation: generation.0, version };
+        let sent = say(&mut self.asked.channel, Kind::Offer, &offer, &[self.house.life.as_fd()]).await;
+        failpoint("takeover.o.offer");
+        if sent { Vec::new() } else { vec![Fact::SendFailed] }
+    }
+
+    async fn freeze(&mut self) -> Vec<Fact> {
+        let (done, handed) = oneshot::channel();
+        self.tell(Transfer::Freeze(done));
+        let Ok(manifest) = handed.await else { return vec![Fact::SendFailed] };
+        self.manifest = Some(manifest);
+        failpoint("takeover.o.frozen");
+        vec![Fact::Handed]
+    }
+
+    /// Everything: descriptors, manifest, its end. The records that were on their way are on disk before.
+    async fn send(&mut self) -> bool {
+        let persist = Arc::clone(&self.house.persist);
+        let flushed = tokio::task::spawn_blocking(move || persist.flush(FLUSHED_WITHIN)).await;
+        if !flushed.unwrap_or(false) {
+            return false;
+        }
+        let (Some(manifest), Some(estate)) = (self.manifest.take(), self.copies().await) else {
+            return false;
+        };
+        let socket = self.house.face.neighbours.path(evermux_core::handover::Peer::Successor);
+        match Drain::listen(&socket, self.house.generation) {
+            Ok(drain) => self.drain = Some(drain),
+            Err(error) => {
+                tracing::error!(%error, "cannot listen for what is relayed");
+                return false;
+            }
+        }
+        let sealer = self.house.face.sealer.clone();
+        let codec = Codec { sealer: &sealer, key: &self.house.key };
+        let Ok(text) = codec.write(&manifest, self.lend()) else { return false };
+        self.send_descriptors(estate).await && self.send_manifest(&manifest, &text).await
+    }
+
+    async fn copies(&self) -> Option<Estate> {
+        let socket = self.doors(Notice::Copy).await?.ok()?;
+        let lock = self.house.lock.get()?.as_fd().try_clone_to_owned().ok()?;
+        Some(Estate { socket, lock, port: self.house.face.port.copy().ok()? })
+    }
+
+    fn lend(&self) -> Lent {
+        let face = &self.house.face;
+        let (environment, outputs) = credentials::lend(&face.keeper.config());
+        Lent { environment, outputs, given: face.keeper.given() }
+    }
+
+    async fn send_descriptors(&mut self, estate: Estate) -> bool {
+        let Estate { socket, lock, port } = estate;
+        let (mut fds, mut what) =
+            (vec![socket.as_fd(), lock.as_fd()], vec![Descriptor::Socket, Descriptor::Lock]);
+        if let Some(port) = &port {
+            fds.push(port.as_fd());
+            what.push(Descriptor::Port);
+        }
+        let alive = self.house.drains.iter().filter(|(_, witness)| !witness.is_gone());
+        for (generation, witness) in alive {
+            fds.push(witness.as_fd());
+            what.push(Descriptor::Drains(generation.0));
+        }
+        let sent = say(&mut self.asked.channel, Kind::Descriptors, &Descriptors { fds: what }, &fds).await;
+        failpoint("takeover.o.descriptors");
+        sent
+    }
+
+    async fn send_manifest(&mut self, manifest: &Manifest, text: &[u8]) -> bool {
+        for chunk in text.chunks(CHUNK) {
+            let sent = self.asked.channel.send(Kind::Manifest as u8, chunk, &[]);
+            if !matches!(timeout(WRITTEN_WITHIN, sent).await, Ok(Ok(()))) {
+                return false;
+            }
+        }
+        failpoint("takeover.o.manifest");
+        let end = End::of(text, manifest.sessions.len(), manifest.links.len());
+        self.say(Kind::End, &end).await
+    }
+
+    /// It is decided, and the successor is active: this process lets go of its doors before it does anything else, so
+    /// that a cold start finds the lock free should the successor die.
+    async fn leave(&mut self) {
+        self.doors(Notice::Leave).await;
+        let house = self.house;
+        if let Some(drain) = self.drain.take() {
+            let (face, tracker) = (Arc::clone(&house.face), house.tracker.clone());
+            // In no tracker: it ends when the process does.
+            tokio::spawn(drain.serve(face, tracker, house.phases.clone()));
+        }
+        self.tell(Transfer::HandOver);
+        tracing::info!("handed over; calls that run here end here");
+        failpoint("takeover.o.drain");
+    }
+}
+
+/// Copies of what is handed over.
+pub(crate) struct Estate {
+    pub(crate) socket: OwnedFd,
+    pub(crate) lock: OwnedFd,
+    pub(crate) port: Option<OwnedFd>,
+}
+
+/// Waits for something that may not be awaited at all.
+async fn done(waiting: Option<&mut oneshot::Receiver<()>>) -> Option<()> {
+    match waiting {
+        Some(waiting) => waiting.await.ok(),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,346 @@
+//! The side of the process that takes over: carries out what `evermux_core::takeover::Successor` orders. Until it is
+//! active it writes nothing, sends nothing upstream and takes no connection.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use evermux_core::handover::Manifest;
+use evermux_core::names::Generation;
+use evermux_core::seal::Sealer;
+use evermux_core::takeover::successor::{Fact, Order};
+use evermux_core::takeover::{Reason, Successor};
+use evermux_store::{DaemonLock, Key, StateDir, failpoint};
+use fd_handover::{Channel, Error, Frame, Witness};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, timeout};
+
+use super::frames::{Declined, Descriptor, Descriptors, End, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
+use super::manifest::{Codec, Lent};
+use super::{Pipe, body_of};
+use crate::socket::Socket;
+
+/// Where a successor asks; the answer is 101, and frames from then on.
+const REQUEST: &[u8] = b"POST /control/takeover HTTP/1.1\r\nhost: evermux\r\nconnection: upgrade\r\n\
+    upgrade: evermux-takeover\r\ncontent-length: 0\r\n\r\n";
+/// For that answer: a daemon that is alive gives it at once.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
+/// The largest manifest, in bytes: far more than the limits of links and calls make.
+const LARGEST_MANIFEST: usize = 256 * 1024 * 1024;
+const LARGEST_HEAD: usize = 8 * 1024;
+
+/// What this process has to go on with.
+pub(crate) struct Estate {
+    pub(crate) generation: Generation,
+    pub(crate) socket: Socket,
+    pub(crate) lock: DaemonLock,
+    pub(crate) port: Option<OwnedFd>,
+    pub(crate) manifest: Manifest,
+    pub(crate) lent: Lent,
+    /// Processes that drain, and their lives; the predecessor among them.
+    pub(crate) drains: Vec<(Generation, Witness)>,
+}
+
+/// How it went.
+pub(crate) enum Outcome {
+    /// Nobody runs: start as ever.
+    Cold,
+    /// This is the daemon now.
+    Taken(Box<Estate>),
+    /// The running daemon runs on. `again`: another attempt may do better.
+    Refused { reason: String, again: bool },
+}
+
+/// What is needed to understand what comes.
+pub(crate) struct Tools<'a> {
+    pub(crate) state: &'a StateDir,
+    pub(crate) sealer: &'a Sealer,
+    pub(crate) key: &'a Key,
+    pub(crate) socket: &'a Path,
+    pub(crate) life: &'a Pipe,
+}
+
+/// Asks the running daemon, if one runs, to hand over. Everything slow is done before.
+pub(crate) async fn take_over(tools: Tools<'_>) -> Outcome {
+    let channel = match dial(tools.socket).await {
+        Ok(Some(channel)) => channel,
+        Ok(None) => return Outcome::Cold,
+        Err(reason) => return Outcome::Refused { reason, again: false },
+    };
+    Attempt { tools, channel, began: Instant::now(), got: Got::default(), closed: false }.run().await
+}
+
+/// `None`: nobody listens.
+async fn dial(path: &Path) -> Result<Option<Channel>, String> {
+    let mut stream = match UnixStream::connect(path).await {
+        Ok(stream) => stream,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(format!("the running daemon cannot be reached: {error}")),
+    };
+    let asked = async {
+        stream.write_all(REQUEST).await?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") && head.len() < LARGEST_HEAD {
+            head.push(stream.read_u8().await?);
+        }
+        io::Result::Ok(head)
+    };
+    let head = match timeout(ANSWERED_WITHIN, asked).await {
+        Ok(Ok(head)) => head,
+        Ok(Err(error)) => return Err(format!("the running daemon broke off: {error}")),
+        Err(_) => return Err("the running daemon does not answer; it may hang".to_owned()),
+    };
+    if head.starts_with(b"HTTP/1.1 101") {
+        return Ok(Some(Channel::new(stream, b"")));
+    }
+    Err("the running daemon is of a version that cannot hand over; `evermux stop` ends it, and the next client starts \
+         this one"
+        .to_owned())
+}
+
+/// What came so far.
+#[derive(Default)]
+struct Got {
+    refusal: Option<Refusal>,
+    offer: Option<Offer>,
+    life: Option<Witness>,
+    fds: Vec<(Descriptor, OwnedFd)>,
+    text: Vec<u8>,
+    estate: Option<Box<Estate>>,
+}
+
+struct Attempt<'a> {
+    tools: Tools<'a>,
+    channel: Channel,
+    began: Instant,
+    got: Got,
+    closed: bool,
+}
+
+impl Attempt<'_> {
+    async fn run(mut self) -> Outcome {
+        let mut orders = Vec::new();
+        let mut machine = Successor::begin(Duration::ZERO, &mut orders);
+        let mut orders: VecDeque<Order> = orders.into();
+        loop {
+            while let Some(order) = orders.pop_front() {
+                match self.carry_out(order).await {
+                    Ok(facts) => self.take(&mut machine, facts, &mut orders),
+                    Err(outcome) => return outcome,
+                }
+            }
+            let facts = self.wait(machine.deadline()).await;
+            self.take(&mut machine, facts, &mut orders);
+        }
+    }
+
+    fn take(&self, machine: &mut Successor, facts: Vec<Fact>, orders: &mut VecDeque<Order>) {
+        let mut out = Vec::new();
+        for fact in facts {
+            machine.step(self.began.elapsed(), fact, &mut out);
+        }
+        orders.extend(out);
+    }
+
+    async fn wait(&mut self, deadline: Option<Duration>) -> Vec<Fact> {
+        let at = self.began + deadline.unwrap_or(Duration::from_secs(3600));
+        let life = self.got.life.as_ref();
+        tokio::select! {
+            biased;
+            frame = self.channel.recv(), if !self.closed => self.read(frame),
+            () = gone(life) => {
+                let mut facts = Vec::new();
+                while !self.closed {
+                    let frame = self.channel.recv().await;
+                    facts.extend(self.read(frame));
+                }
+                facts.push(Fact::Gone);
+                facts
+            }
+            () = tokio::time::sleep_until(at) => vec![Fact::Tick],
+        }
+    }
+
+    fn read(&mut self, frame: Result<Option<Frame>, Error>) -> Vec<Fact> {
+        match frame {
+            Ok(Some(frame)) => self.read_frame(frame).into_iter().collect(),
+            Ok(None) => {
+                self.closed = true;
+                vec![Fact::Closed]
+            }
+            Err(error) => {
+                self.closed = true;
+                let limit = error.is_limit();
+                tracing::error!(%error, "what the running daemon hands over cannot be received");
+                // Said before the end of the conversation is taken in, or it would be all that is known.
+                if limit { vec![Fact::Unusable(error.to_string())] } else { vec![Fact::Closed] }
+            }
+        }
+    }
+
+    fn read_frame(&mut self, mut frame: Frame) -> Option<Fact> {
+        match Kind::of(frame.kind)? {
+            Kind::Refuse | Kind::Abort => {
+                self.got.refusal = body_of(&frame);
+                Some(Fact::Refused(Reason::Declined(String::new())))
+            }
+            Kind::Offer => {
+                self.got.life = frame.fds.pop().and_then(|fd| Witness::new(fd).ok());
+                self.got.offer = body_of(&frame);
+                failpoint("takeover.n.offer");
+                self.got.life.as_ref().map(|_| Fact::Offered)
+            }
+            Kind::Descriptors => {
+                let what: Descriptors = body_of(&frame)?;
+                if what.fds.len() != frame.fds.len() {
+                    return Some(Fact::Unusable("other descriptors than were announced".to_owned()));
+                }
+                self.got.fds = what.fds.into_iter().zip(frame.fds).collect();
+                failpoint("takeover.n.descriptors");
+                None
+            }
+            Kind::Manifest => {
+                if self.got.text.len() + frame.body.len() > LARGEST_MANIFEST {
+                    return Some(Fact::Unusable("a manifest beyond all limits".to_owned()));
+                }
+                self.got.text.extend_from_slice(&frame.body);
+                None
+            }
+            Kind::End => {
+                failpoint("takeover.n.manifest");
+                let end: End = body_of(&frame)?;
+                Some(match self.assemble(&end) {
+                    Ok(estate) => {
+                        self.got.estate = Some(Box::new(estate));
+                        Fact::Complete
+                    }
+                    Err(why) => Fact::Unusable(why),
+                })
+            }
+            Kind::Commit => {
+                failpoint("takeover.n.commit");
+                Some(Fact::Commit)
+            }
+            _ => None,
+        }
+    }
+
+    /// Everything is checked before this process says that it could go on.
+    fn assemble(&mut self, end: &End) -> Result<Estate, String> {
+        let text = std::mem::take(&mut self.got.text);
+        let codec = Codec { sealer: self.tools.sealer, key: self.tools.key };
+        let (manifest, lent) = codec.read(&text).map_err(|why| format!("the manifest is damaged: {why}"))?;
+        if *end != End::of(&text, manifest.sessions.len(), manifest.links.len()) {
+            return Err("the manifest is not what was sent".to_owned());
+        }
+        let offer = self.got.offer.as_ref().ok_or("nothing was offered")?;
+        let life = self.got.life.take().ok_or("nothing was offered")?;
+        // The original stays here: the predecessor's death decides what comes next.
+        let copy =
+            life.as_fd().try_clone_to_owned().and_then(Witness::new).map_err(|error| error.to_string())?;
+        self.got.life = Some(life);
+        let (mut socket, mut lock, mut port) = (None, None, None);
+        let mut drains = vec![(manifest.generation, copy)];
+        for (what, fd) in self.got.fds.drain(..) {
+            match what {
+                Descriptor::Socket => socket = Some(fd),
+                Descriptor::Lock => lock = Some(fd),
+                Descriptor::Port => port = Some(fd),
+                Descriptor::Drains(generation) => {
+                    let witness = Witness::new(fd).map_err(|error| error.to_string())?;
+                    drains.push((Generation(generation), witness));
+                }
+            }
+        }
+        let lock = DaemonLock::from_passed(File::from(lock.ok_or("no lock came")?), self.tools.state)
+            .map_err(|error| error.to_string())?;
+        let socket = Socket::from_passed(self.tools.socket, socket.ok_or("no socket came")?)
+            .map_err(|error| format!("the socket cannot be used: {error}"))?;
+        Ok(Estate { generation: Generation(offer.generation), socket, lock, port, manifest, lent, drains })
+    }
+
+    async fn carry_out(&mut self, order: Order) -> Result<Vec<Fact>, Outcome> {
+        match order {
+            Order::Hello => {
+                let records = known_records();
+                let hello =
+                    Hello { protocol: PROTOCOL, records, version: env!("CARGO_PKG_VERSION").to_owned() };
+                let body = serde_json::to_vec(&hello).unwrap_or_default();
+                let life = [self.tools.life.as_fd()];
+                let sent = timeout(WRITTEN_WITHIN, self.channel.send(Kind::Hello as u8, &body, &life)).await;
+                let sent = matches!(sent, Ok(Ok(())));
+                failpoint("takeover.n.hello");
+                Ok(unless(sent))
+            }
+            Order::Accept => {
+                let sent = self.say(Kind::Accept, &Nothing {}).await;
+                failpoint("takeover.n.accept");
+                Ok(unless(sent))
+            }
+            Order::Ready => {
+                let sent = self.say(Kind::Ready, &Nothing {}).await;
+                failpoint("takeover.n.ready");
+                Ok(vec![if sent { Fact::ReadyWritten } else { Fact::SendFailed }])
+            }
+            Order::Decline(reason) => {
+                self.say(Kind::Decline, &Declined { reason }).await;
+                Ok(Vec::new())
+            }
+            Order::Active => {
+                let sent = self.say(Kind::Active, &Nothing {}).await;
+                failpoint("takeover.n.active");
+                Ok(vec![if sent { Fact::ActiveWritten } else { Fact::SendFailed }])
+            }
+            Order::Serve { adopted } => Err(self.serve(adopted)),
+            Order::StartCold => Err(Outcome::Cold),
+            Order::GiveUp(reason) => Err(self.give_up(&reason)),
+        }
+    }
+
+    async fn say(&mut self, kind: Kind, value: &impl serde::Serialize) -> bool {
+        let Ok(body) = serde_json::to_vec(value) else { return false };
+        matches!(timeout(WRITTEN_WITHIN, self.channel.send(kind as u8, &body, &[])).await, Ok(Ok(())))
+    }
+
+    fn serve(&mut self, adopted: bool) -> Outcome {
+        if adopted {
+            tracing::warn!("the running daemon died in the middle of the takeover; its sessions are adopted");
+        }
+        match self.got.estate.take() {
+            Some(estate) => Outcome::Taken(estate),
+            None => Outcome::Refused { reason: "nothing was handed over".to_owned(), again: false },
+        }
+    }
+
+    /// The predecessor's own words, if it said any.
+    fn give_up(&mut self, reason: &Reason) -> Outcome {
+        match self.got.refusal.take() {
+            Some(Refusal { reason, again }) => Outcome::Refused { reason, again },
+            None => Outcome::Refused { reason: reason.to_string(), again: reason.is_worth_repeating() },
+        }
+    }
+}
+
+fn unless(sent: bool) -> Vec<Fact> {
+    if sent { Vec::new() } else { vec![Fact::SendFailed] }
+}
+
+async fn gone(life: Option<&Witness>) {
+    match life {
+        // What cannot be watched proves nothing.
+        Some(life) if life.gone().await.is_ok() => {}
+        _ => std::future::pending().await,
+    }
+}
+
+/// What this build reads; in tests one of long ago.
+fn known_records() -> (u32, u32) {
+    if evermux_store::is_armed("takeover.n.old_records") { (0, 0) } else { evermux_store::RECORD_VERSIONS }
+}
