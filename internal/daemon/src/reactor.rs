@@ -543,4 +543,6 @@ fn write_note(note: &Note) {
 }
 
 #[cfg(test)]
+mod relays;
+#[cfg(test)]
 mod tests;
