@@ -29,3 +29,4 @@ mod takeover;
 mod tcp;
 mod tidy;
 mod tokens;
+mod upgrade;

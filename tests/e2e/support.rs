@@ -1,6 +1,7 @@
 //! What every test here starts from.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use evermux_testkit::wait::poll_until;
@@ -9,6 +10,16 @@ use evermux_testkit::{Harness, Script, Upstream};
 /// The binary under test.
 pub(crate) fn binary() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_evermux"))
+}
+
+/// Another build of the same version: the same program, and a byte behind its end, which nothing reads.
+pub(crate) fn other_build(directory: &Path) -> PathBuf {
+    let other = directory.join("evermux-other");
+    // Not written by this process: a child that another test forks meanwhile would hold the file, and it could not be run.
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", r#"cp "$1" "$2" && printf '\n' >> "$2""#, "sh"]).arg(binary()).arg(&other);
+    assert!(shell.status().unwrap().success());
+    other
 }
 
 /// Long enough for a loaded two-core machine; a test that needs it has found a hang.

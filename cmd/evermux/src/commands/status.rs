@@ -47,6 +47,14 @@ pub(crate) fn render(report: &Value) -> String {
         cell(daemon, "generation"),
         cell(daemon, "phase"),
     );
+    for old in daemon.get("draining").and_then(Value::as_array).into_iter().flatten() {
+        text.push_str(&format!(
+            "before it: generation {} (pid {}), ending with its calls: {} in flight\n",
+            cell(old, "generation"),
+            cell(old, "pid"),
+            cell(old, "in_flight"),
+        ));
+    }
     if let Some(http) = daemon.get("http").and_then(Value::as_str) {
         text.push_str(&format!("http on {http}\n"));
     }
@@ -127,6 +135,23 @@ mod tests {
             }],
         });
         insta::assert_snapshot!(render(&report));
+    }
+
+    #[test]
+    fn shows_processes_that_handed_over_and_still_run() {
+        let draining = json!([{"generation": 2, "pid": 40, "in_flight": 3}, {"generation": 3, "pid": 41, "in_flight": 1}]);
+        let daemon =
+            json!({"pid": 42, "version": "0.2.0", "generation": 4, "phase": "serving", "draining": draining});
+        let text = render(&json!({ "daemon": daemon }));
+        let told: Vec<&str> = text.lines().take(3).collect();
+        assert_eq!(
+            told,
+            [
+                "daemon 0.2.0 (pid 42, generation 4): serving",
+                "before it: generation 2 (pid 40), ending with its calls: 3 in flight",
+                "before it: generation 3 (pid 41), ending with its calls: 1 in flight",
+            ]
+        );
     }
 
     #[test]

@@ -50,6 +50,11 @@ pub(crate) struct State {
     pub(crate) stale_config: bool,
     /// Parts of the large answer that were handed over.
     pub(crate) big_chunks: usize,
+    /// What it says it is; version 0.1.0 and no build if nothing.
+    pub(crate) version: Option<String>,
+    pub(crate) build: Option<String>,
+    /// Its answer to a newer build's offer; without one it does not know the question.
+    pub(crate) welcome: Option<bool>,
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -133,6 +138,11 @@ impl FakeDaemon {
         self.state().seen.iter().filter(is_post).cloned().collect()
     }
 
+    /// How often this path was asked for.
+    pub(crate) fn count(&self, path: &str) -> usize {
+        self.state().seen.iter().filter(|seen| seen.path == path).count()
+    }
+
     pub(crate) fn open_streams(&self) -> usize {
         self.state().streams.iter().filter(|stream| !stream.is_closed()).count()
     }
@@ -145,9 +155,11 @@ async fn handle(state: Shared, request: Request<Incoming>) -> Result<Response<Bo
     let seen = Seen { method: parts.method, path: parts.uri.path().to_owned(), headers: parts.headers, body };
     state.lock().unwrap().seen.push(seen.clone());
     match (seen.method.as_str(), seen.path.as_str()) {
-        ("GET", "/control/hello") => {
-            Ok(json_answer(200, json!({"version": "0.1.0", "pid": 1, "protocol": 1})))
-        }
+        ("GET", "/control/hello") => Ok(hello(&state)),
+        ("POST", "/control/offer") => Ok(match state.lock().unwrap().welcome {
+            Some(welcome) => json_answer(200, json!({"welcome": welcome, "reason": null})),
+            None => json_answer(404, json!({"error": "no such control endpoint"})),
+        }),
         ("POST", "/control/env/up") => Ok(json_answer(200, json!({"identity": "abcd"}))),
         ("POST", "/control/reload") => {
             state.lock().unwrap().stale_config = false;
@@ -158,6 +170,12 @@ async fn handle(state: Shared, request: Request<Incoming>) -> Result<Response<Bo
         ("POST", "/mcp/up") => message(&state, &seen).await,
         _ => Ok(json_answer(404, error(&Value::Null, "misconfigured"))),
     }
+}
+
+fn hello(state: &Shared) -> Response<Body> {
+    let state = state.lock().unwrap();
+    let version = state.version.as_deref().unwrap_or("0.1.0");
+    json_answer(200, json!({"version": version, "pid": 1, "protocol": 1, "build": state.build}))
 }
 
 async fn message(state: &Shared, seen: &Seen) -> Result<Response<Body>, io::Error> {

@@ -11,3 +11,4 @@
 mod fake;
 mod shim;
 mod tests;
+mod upgrade;
