@@ -18,6 +18,7 @@ mod loss;
 mod network;
 mod news;
 mod own;
+mod race;
 mod secrets;
 mod sharing;
 mod soak;
