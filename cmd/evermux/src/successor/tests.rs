@@ -1,3 +1,5 @@
+//! Scripts in the place of a successor: each way in which one can fail, and the one that must not be ended.
+
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::Path;

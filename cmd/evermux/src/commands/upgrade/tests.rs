@@ -1,3 +1,5 @@
+//! The words and the JSON of what became of an upgrade.
+
 use super::*;
 
 fn standing(generation: u64, build: &str, left: u64) -> Standing {
