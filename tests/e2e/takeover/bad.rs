@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::process::Stdio;
 
+use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Harness, Script, ShimClient, Upstream};
 
+use nix::sys::signal::Signal;
+
 use super::serving;
-use crate::support::{PATIENCE, binary, with_upstream};
+use crate::support::{PATIENCE, binary, other_build, with_upstream};
 
 struct Scene {
     harness: Harness,
@@ -39,25 +42,40 @@ impl Scene {
     }
 }
 
-/// A program under another name that `upgrade` starts as the successor.
-fn upgrade_of(harness: &Harness, program: &Path, script: &str) -> evermux_testkit::Output {
-    fs::write(program, script).unwrap();
-    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = harness.command(&["upgrade", "--force"]);
-    command.env("EVERMUX_SUCCESSOR", program);
-    harness.finish(command, PATIENCE * 3)
+/// `upgrade` starts the program that lies where it was started from, and that is another one by then: the file was
+/// replaced while it asked the daemon, which is kept from answering until that is done.
+fn upgrade_to(scene: &Scene, script: &str) -> evermux_testkit::Output {
+    let harness = &scene.harness;
+    let program = other_build(harness.root());
+    let broken = harness.root().join("broken");
+    fs::write(&broken, script).unwrap();
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755)).unwrap();
+    harness.signal(scene.before.0, Signal::SIGSTOP);
+    let mut command = harness.command_of(&program, &["upgrade", "--force"]);
+    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let exe = format!("/proc/{}/exe", running.id());
+    let runs = || fs::read_link(&exe).is_ok_and(|path| path == program).then_some(());
+    assert!(poll_until(PATIENCE, runs).is_some(), "it does not start");
+    fs::rename(&broken, &program).unwrap();
+    harness.signal(scene.before.0, Signal::SIGCONT);
+    let output = running.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    evermux_testkit::Output {
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+        code: output.status.code(),
+    }
 }
 
 #[test]
 fn a_broken_binary() {
     for (script, reason) in [
         ("#!/bin/sh\nexit 127\n", "ended"),
-        ("#!/bin/sh\necho 'no such thing'\n", "no such thing"),
+        ("#!/bin/sh\necho 'no such thing'\n", "not understood"),
         ("#!/bin/sh\nkill -SEGV $$\n", "ended"),
     ] {
         let scene = scene();
-        let program = scene.harness.root().join("successor");
-        let output = upgrade_of(&scene.harness, &program, script);
+        let output = upgrade_to(&scene, script);
         scene.check(&output, reason);
     }
 }
@@ -75,9 +93,8 @@ fn one_that_knows_only_older_records() {
 fn one_that_runs_out_of_descriptors() {
     let scene = scene();
     let script = format!("#!/bin/sh\nulimit -n 16\nexec {} \"$@\"\n", binary().display());
-    let program = scene.harness.root().join("successor");
-    let output = upgrade_of(&scene.harness, &program, &script);
-    scene.check(&output, "descriptor");
+    let output = upgrade_to(&scene, &script);
+    scene.check(&output, "open files");
 }
 
 #[test]
