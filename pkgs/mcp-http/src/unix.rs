@@ -42,6 +42,8 @@ pub struct UnixSender {
 struct Pool {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
+    /// Counts the calls of [`UnixSender::dial_anew`]: a connection made before the last one is not kept.
+    era: AtomicU64,
 }
 
 /// A connection. Dropping it ends its task and closes its socket.
@@ -49,6 +51,8 @@ struct Connection {
     requests: SendRequest<Full<Bytes>>,
     /// Bytes that the kernel took from us, over the connection's life.
     written: Arc<AtomicU64>,
+    /// The pool's when it was made.
+    era: u64,
     _task: AbortOnDrop,
 }
 
@@ -64,7 +68,15 @@ impl UnixSender {
     /// A sender to the socket at `path`. Connects when it is first needed.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { pool: Arc::new(Pool { path, idle: Mutex::new(Vec::new()) }) }
+        Self { pool: Arc::new(Pool { path, idle: Mutex::new(Vec::new()), era: AtomicU64::new(0) }) }
+    }
+
+    /// Uses no connection again that was made before: the socket may lead to another process by now, while the former
+    /// one still serves what it has. Exchanges under way are not disturbed.
+    pub fn dial_anew(&self) {
+        let mut idle = self.pool.idle();
+        self.pool.era.fetch_add(1, Ordering::AcqRel);
+        idle.clear();
     }
 }
 
@@ -84,7 +96,7 @@ impl Sender for UnixSender {
                 outcome => return outcome,
             }
         }
-        Connection::open(&self.pool.path).await?.exchange(request, &self.pool).await
+        Connection::open(&self.pool).await?.exchange(request, &self.pool).await
     }
 }
 
@@ -107,7 +119,7 @@ impl Pool {
     fn put(&self, connection: Connection) {
         let mut idle = self.idle();
         idle.retain(|other| !other.requests.is_closed());
-        if idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE && connection.era == self.era.load(Ordering::Acquire) {
             idle.push(connection);
         }
     }
@@ -128,8 +140,9 @@ impl Pool {
 }
 
 impl Connection {
-    async fn open(path: &PathBuf) -> Result<Self, SendError> {
-        let stream = UnixStream::connect(path).await.map_err(|error| {
+    async fn open(pool: &Pool) -> Result<Self, SendError> {
+        let era = pool.era.load(Ordering::Acquire);
+        let stream = UnixStream::connect(&pool.path).await.map_err(|error| {
             let kind = if is_exhausted(&error) { SendErrorKind::Exhausted } else { SendErrorKind::Connect };
             SendError::new(kind, Written::Never, error)
         })?;
@@ -140,7 +153,7 @@ impl Connection {
             .map_err(|error| SendError::new(SendErrorKind::Connect, Written::Never, error))?;
         // How the connection ended is told to the request or body that was on it.
         let task = tokio::spawn(async move { drop(connection.await) });
-        Ok(Self { requests, written, _task: AbortOnDrop(task.abort_handle()) })
+        Ok(Self { requests, written, era, _task: AbortOnDrop(task.abort_handle()) })
     }
 
     async fn exchange(
@@ -310,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn an_idle_connection_that_dies_unseen_is_replaced() {
         let (_directory, listener, sender) = listening();
-        let connection = Connection::open(&sender.pool.path).await.unwrap();
+        let connection = Connection::open(&sender.pool).await.unwrap();
         let first = listener.accept().unwrap();
         while !connection.requests.is_ready() {
             tokio::task::yield_now().await;
@@ -334,7 +347,7 @@ mod tests {
     #[tokio::test]
     async fn a_fresh_connection_that_dies_unseen_is_reported_as_never_sent() {
         let (_directory, listener, sender) = listening();
-        let connection = Connection::open(&sender.pool.path).await.unwrap();
+        let connection = Connection::open(&sender.pool).await.unwrap();
         drop(listener.accept().unwrap());
         let request = Request::post("/").body(Full::new(Bytes::from_static(b"{}"))).unwrap();
         let error = connection.exchange(request, &sender.pool).await.unwrap_err();

@@ -69,6 +69,27 @@ async fn a_connection_that_is_said_to_close_is_not_used_again() {
     }
 }
 
+/// The process behind a socket changes, and the former one lives on: neither what is idle nor what comes free later leads
+/// back to it.
+#[tokio::test]
+async fn after_a_new_dial_no_older_connection_is_used() {
+    let pair = support::unix_sender().await;
+    let (sender, client, peer) = (pair.0, pair.1.client, pair.1.peer);
+    exchange(&client, post("{}")).await;
+    // The head is here and the body is not: it still holds its connection, the second one.
+    let idle = client.send(post("{}")).await.unwrap();
+    let running = client.send(post("{}")).await.unwrap();
+    assert_eq!(peer.opened(), 2);
+    idle.into_bytes(10).await.unwrap();
+    sender.dial_anew();
+    running.into_bytes(10).await.unwrap();
+    for _ in 0..3 {
+        exchange(&client, post("{}")).await;
+    }
+    let before: Vec<_> = peer.seen().iter().map(|seen| seen.earlier).collect();
+    assert_eq!((peer.opened(), before), (3, vec![0, 1, 0, 0, 1, 2]));
+}
+
 /// The close comes whenever it comes. A caller that repeats what was never written, and nothing else, has each call
 /// run once; only one that met the close on the wire is unknown, and that one is said to be.
 #[tokio::test]

@@ -207,6 +207,11 @@ pub(crate) async fn listen_at(at: &str) -> std::io::Result<(Peer, SocketAddr)> {
 }
 
 pub(crate) async fn unix() -> Pair<UnixSender> {
+    unix_sender().await.1
+}
+
+/// The same, and the sender below the client.
+pub(crate) async fn unix_sender() -> (UnixSender, Pair<UnixSender>) {
     let peer = Peer::new();
     let directory = tempfile::tempdir().unwrap();
     let path: PathBuf = directory.path().join("s");
@@ -219,7 +224,8 @@ pub(crate) async fn unix() -> Pair<UnixSender> {
         }
     });
     let url = "http://localhost/mcp/x?q=1".parse().unwrap();
-    Pair { client: Client::new(UnixSender::new(path), url), peer, _directory: Some(directory) }
+    let sender = UnixSender::new(path);
+    (sender.clone(), Pair { client: Client::new(sender, url), peer, _directory: Some(directory) })
 }
 
 pub(crate) fn post(body: &'static str) -> Outgoing {
