@@ -58,6 +58,8 @@ impl Daemon {
     }
 
     async fn try_reach(&self, may_start: bool) -> Result<Option<String>, Unreachable> {
+        // A daemon that handed over still serves its connections: what it says on an idle one is about the past.
+        self.sender.dial_anew();
         match control::hello(&self.sender).await {
             Ok(_) => {}
             Err(ControlError::Nobody) if may_start => {

@@ -25,6 +25,8 @@ pub(crate) struct Seen {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
+    /// Which process had taken its connection: they are counted by [`FakeDaemon::hand_over`].
+    pub(crate) process: u32,
 }
 
 impl Seen {
@@ -55,6 +57,10 @@ pub(crate) struct State {
     pub(crate) build: Option<String>,
     /// Its answer to a newer build's offer; without one it does not know the question.
     pub(crate) welcome: Option<bool>,
+    /// The process that takes connections now.
+    process: u32,
+    /// Calls that wait to be finished: where their answers go, and these.
+    slow: Vec<(mpsc::UnboundedSender<io::Result<Bytes>>, Bytes)>,
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -117,13 +123,33 @@ impl FakeDaemon {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let state = Arc::clone(&state);
+                let process = state.lock().unwrap().process;
                 connections.spawn(async move {
-                    let service = service_fn(move |request| handle(Arc::clone(&state), request));
+                    let service = service_fn(move |request| handle_as(process, Arc::clone(&state), request));
                     let mut http = hyper::server::conn::http1::Builder::new();
                     drop(http.half_close(true).serve_connection(TokioIo::new(stream), service).await);
                 });
             }
         });
+    }
+
+    /// As a takeover does: connections stay and are of the former process, which lets go of its streams and says on each
+    /// connection with the next answer that it closes; new ones are of the next.
+    pub(crate) fn hand_over(&self) {
+        let mut state = self.state();
+        state.process += 1;
+        state.streams.clear();
+    }
+
+    pub(crate) fn slow_calls(&self) -> usize {
+        self.state().slow.len()
+    }
+
+    /// Answers every call of the tool `slow`.
+    pub(crate) fn finish_slow(&self) {
+        for (stream, answer) in self.state().slow.drain(..) {
+            drop(stream.send(Ok(answer)));
+        }
     }
 
     /// Sends an event to every open standalone stream.
@@ -148,11 +174,28 @@ impl FakeDaemon {
     }
 }
 
-async fn handle(state: Shared, request: Request<Incoming>) -> Result<Response<Body>, io::Error> {
+async fn handle_as(
+    process: u32,
+    state: Shared,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, io::Error> {
+    let mut response = handle(process, Arc::clone(&state), request).await?;
+    if state.lock().unwrap().process != process {
+        response.headers_mut().insert("connection", "close".parse().unwrap());
+    }
+    Ok(response)
+}
+
+async fn handle(
+    process: u32,
+    state: Shared,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, io::Error> {
     let (parts, body) = request.into_parts();
     let bytes = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-    let seen = Seen { method: parts.method, path: parts.uri.path().to_owned(), headers: parts.headers, body };
+    let path = parts.uri.path().to_owned();
+    let seen = Seen { method: parts.method, path, headers: parts.headers, body, process };
     state.lock().unwrap().seen.push(seen.clone());
     match (seen.method.as_str(), seen.path.as_str()) {
         ("GET", "/control/hello") => Ok(hello(&state)),
@@ -225,6 +268,13 @@ fn call(state: &Shared, seen: &Seen, id: &Value) -> Result<Response<Body>, io::E
         ("cut" | "hang", 1) => Ok(broken(vec![priming, progress], name == "hang")),
         ("end", 1 | 2) => Ok(events(200, vec![priming])),
         ("big", _) => Ok(big(state, done)),
+        ("slow", _) => {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            sender.send(Ok(priming)).unwrap();
+            state.lock().unwrap().slow.push((sender, done));
+            let response = Response::builder().status(200).header("content-type", "text/event-stream");
+            Ok(response.body(Body(receiver)).unwrap())
+        }
         ("denied", _) => Ok(json_answer(503, error(id, "draining"))),
         ("html", _) => Ok(Response::builder().status(502).body(whole("<html>")).unwrap()),
         ("multiline", _) => Ok(events(

@@ -80,6 +80,37 @@ async fn a_killed_daemon_costs_the_client_nothing() {
 }
 
 #[tokio::test]
+async fn after_a_takeover_everything_goes_to_the_successor_and_the_client_notices_nothing() {
+    let (_home, daemon, mut shim) = connected().await;
+    for turn in 1..=3_u32 {
+        let id = u64::from(turn) * 10;
+        // Runs on in the former process, on a connection that must not come back.
+        shim.call(id, "slow").await;
+        until("the call runs", || daemon.slow_calls() == 1).await;
+        // More than one connection lies idle.
+        shim.call(id + 1, "echo").await;
+        assert_eq!(shim.answer().await["id"], id + 1);
+        let before = daemon.state().seen.len();
+        daemon.hand_over();
+        until("the stream is back", || daemon.open_streams() == 1).await;
+        daemon.finish_slow();
+        assert_eq!(shim.answer().await["id"], id);
+        for call in 2..=4 {
+            shim.call(id + call, "echo").await;
+            assert_eq!(shim.answer().await["id"], id + call);
+        }
+        let seen = daemon.state().seen[before..].to_vec();
+        assert!(seen.iter().all(|seen| seen.process == turn), "{turn}: {seen:#?}");
+        let streams = seen.iter().filter(|seen| seen.method == http::Method::GET && seen.path == "/mcp/up");
+        assert_eq!(streams.count(), 1);
+    }
+    let posts = daemon.posts();
+    assert_eq!(posts.iter().filter(|post| post.rpc() == "initialize").count(), 1);
+    let (code, said, rest) = shim.end().await;
+    assert_eq!((code, said.as_str(), rest.len()), (Some(0), "", 0), "{rest:?}");
+}
+
+#[tokio::test]
 async fn a_lost_link_is_made_anew_and_the_message_goes_there() {
     let (_home, daemon, mut shim) = connected().await;
     daemon.state().lost.push("link-1".to_owned());
