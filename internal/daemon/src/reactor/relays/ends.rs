@@ -190,3 +190,35 @@ async fn sockets_of_dead_processes_are_removed_and_no_others() {
     assert!(!there("drain-3.sock") && there("drain-5.sock"));
     assert!(there("drain-x.sock") && there("other.sock"));
 }
+
+#[tokio::test]
+async fn a_process_that_drains_is_listened_to_until_its_end_was_taken_in() {
+    let dir = dir();
+    let seen = Arc::default();
+    let new = Node::start(dir.path(), "evermux.sock", TIMES, noting(&seen, |_| Vec::new()));
+    let peer = Peered::listen(dir.path(), "drain-4.sock");
+    new.face.neighbours.follow(&[Generation(4)], &new.inbox);
+    new.face.neighbours.follow(&[Generation(4)], &new.inbox);
+    let over = |number: u64| {
+        let name = Trajectory(1);
+        format!(
+            "{{\"n\":{number},\"kind\":\"call_over\",\"trajectory\":\"{name}\",\"handshake\":1,\"wire\":1}}\n"
+        )
+    };
+    let head = "HTTP/1.1 200 OK\r\n\r\n";
+    let first = peer.answer(format!("{head}{{\"n\":0,\"kind\":\"begin\"}}\n{}{{\"n\":2,\"ki", over(1))).await;
+    assert!(first.starts_with("GET /control/drain HTTP"), "{first}");
+    let (mut stream, again) = peer.request().await;
+    assert!(again.starts_with("GET /control/drain?after=1 HTTP"), "{again}");
+    stream.write_all(format!("{head}no JSON\n{}", over(2)).as_bytes()).await.unwrap();
+    until("both calls are over", || count(&seen, "EndedElsewhere") == 2).await;
+    new.inbox.tell(Told::Fact(Input::Departed {
+        generation: Generation(4),
+        journal: Vec::new(),
+        answers: Vec::new(),
+        complete: true,
+    }));
+    closed(&mut stream).await;
+    let more = tokio::time::timeout(Duration::from_millis(100), peer.listener.accept());
+    assert!(more.await.is_err(), "listened to by two, or for ever");
+}
