@@ -16,15 +16,15 @@ use crate::downstream::{Reply, Via, malformed, plain};
 use crate::head;
 
 /// The number that a shim gives to each of its messages.
-pub(crate) const SEQ: &str = "evermux-seq";
+pub(crate) const SEQ: &str = "Evermux-Seq";
 /// Every number below is settled for the shim.
-pub(crate) const ACK: &str = "evermux-ack";
+pub(crate) const ACK: &str = "Evermux-Ack";
 /// Whose credentials a new link uses.
-pub(crate) const IDENTITY: &str = "evermux-identity";
+pub(crate) const IDENTITY: &str = "Evermux-Identity";
 /// On a relayed request: it is part of a 2025-03-26 batch.
-pub(crate) const BATCHED: &str = "evermux-batched";
+pub(crate) const BATCHED: &str = "Evermux-Batched";
 /// On a relayed request: this process has not got what it is about.
-pub(crate) const DECLINED_BY: &str = "evermux-declined-by";
+pub(crate) const DECLINED_BY: &str = "Evermux-Declined-By";
 pub(crate) const EVENT_ID: &str = "last-event-id";
 
 /// What stands in the body of a POST.
