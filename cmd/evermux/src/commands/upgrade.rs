@@ -20,6 +20,8 @@ use crate::successor::{self, LINE_LIMIT, Serving, Wanted};
 
 /// So long a daemon that is busy is asked again.
 const RETRIES: Duration = Duration::from_secs(60);
+/// For a daemon that goes on to say so.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(3);
 /// The pause before it is.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -119,7 +121,10 @@ async fn try_until(
 /// Why it was not upgraded, and what serves now: a successor that failed late is no proof that nothing changed.
 async fn not_upgraded(sender: &UnixSender, before: &Standing, reason: &str) -> Failure {
     let failure = Failure::failed(format!("not upgraded: {reason}"));
-    match control::who_serves(sender).await {
+    let late = || ControlError::NoAnswer(format!("nothing within {SIGN_OF_LIFE:?}"));
+    let serves =
+        tokio::time::timeout(SIGN_OF_LIFE, control::who_serves(sender)).await.unwrap_or_else(|_| Err(late()));
+    match serves {
         Ok(Hello { pid, .. }) if pid == before.pid => failure.next(format!(
             "nothing changed: the daemon (pid {}, {}) goes on; its log may say more",
             shown(pid),

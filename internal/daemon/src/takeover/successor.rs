@@ -323,7 +323,8 @@ impl Attempt<'_> {
     fn give_up(&mut self, reason: &Reason) -> Outcome {
         match self.got.refusal.take() {
             Some(Refusal { reason, again }) => Outcome::Refused { reason, again },
-            None => Outcome::Refused { reason: reason.to_string(), again: reason.is_worth_repeating() },
+            // A daemon that did not answer this one will not answer the next.
+            None => Outcome::Refused { reason: reason.to_string(), again: false },
         }
     }
 }
