@@ -2,8 +2,6 @@
 //! to it what belongs to calls that still run here, hears there which ones are over, and asks for streams. And how such
 //! a process comes to its end without a client noticing.
 
-#![cfg_attr(not(test), allow(dead_code, reason = "the driver of a takeover calls it"))]
-
 mod feed;
 mod follow;
 mod line;

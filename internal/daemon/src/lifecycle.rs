@@ -168,6 +168,18 @@ fn raise_descriptor_limit() {
     }
 }
 
+/// A process that is put together and serves once its reactor runs.
+struct Assembled {
+    parts: Parts,
+    rx: mpsc::UnboundedReceiver<Told>,
+    face: Arc<Face>,
+    door: Door,
+    look: Arc<Notify>,
+    phases: watch::Receiver<Phase>,
+    lock: LockBox,
+    took_over: bool,
+}
+
 async fn serve(
     options: &RunOptions,
     config: Config,
@@ -175,86 +187,19 @@ async fn serve(
     home: Home,
     beginning: Beginning,
 ) -> Result<(), RunError> {
-    let Home { key, life } = home;
-    let guard = Guard::new(&state.http_token()?);
-    let (inbox, rx) = Inbox::new();
-    let (phase, mut phases) = watch::channel(Phase::Serving);
-    let (drain_timeout, http) = (config.daemon.drain_timeout, config.http.map(|http| http.listen));
-    let tracker = TaskTracker::new();
-    let keeper =
-        Arc::new(Keeper::new(options.paths.config_file.clone(), config.clone(), key.clone(), inbox.clone()));
-    let sealer = Sealer::new(key.bytes());
-    let path = options.paths.socket();
-    let neighbours = Arc::new(Neighbours::new(path.clone()));
-    let setting =
-        Setting { sealer: sealer.clone(), inbox, tracker, phase, neighbours: Arc::clone(&neighbours) };
-    let port = Port::default();
-    let took_over = matches!(beginning, Beginning::Taken(_));
-    let (parts, lock, passed, drains) = match beginning {
-        Beginning::Cold(lock) => (load(config, state, &lock, &key, setting)?, lock, None, Vec::new()),
-        Beginning::Taken(estate) => {
-            let Taken { parts, lock, socket, drains } = take(config, state, &key, setting, *estate, &port)?;
-            (parts, lock, Some(socket), drains)
-        }
-    };
-    let (inbox, tracker) = (parts.inbox.clone(), parts.tracker.clone());
-    let (generation, persist) = (parts.generation, Arc::clone(&parts.persist));
-    keeper.resolve_what_is_at_hand().await;
-    for (name, given) in credentials::given() {
-        keeper.give(&name, &given).await;
-    }
-    let socket = match passed {
-        Some(socket) => socket,
-        None => Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?,
-    };
-    drain::remove_stale(&path).await;
-    let (lock, look) = (LockBox::new(lock), Arc::new(Notify::new()));
-    let (doors, notices) = mpsc::unbounded_channel();
-    let door = Door { socket, lock: lock.clone(), notices, state: state.clone(), look: Arc::clone(&look) };
-    // Before anybody can ask `status`.
-    port.configure(http);
-    let offers = Offers::new(options.by, Instant::now());
-    let (streams, for_face, state, house) = (1.into(), inbox.clone(), state.clone(), OnceLock::new());
-    let face = Arc::new(Face {
-        inbox: for_face,
-        sealer,
-        keeper,
-        state,
-        streams,
-        port,
-        guard,
-        neighbours,
-        offers,
-        house,
-    });
-    let drains = watch_drains(drains, &inbox);
-    let house = House {
-        face: Arc::clone(&face),
-        key,
-        generation,
-        persist: Arc::clone(&persist),
-        doors,
-        tracker: tracker.clone(),
-        phases: phases.clone(),
-        life,
-        drains,
-        lock: lock.clone(),
-        busy: false.into(),
-    };
-    drop(face.house.set(Arc::new(house)));
+    let drain_timeout = config.daemon.drain_timeout;
+    let assembled = assemble(options, config, state, home, beginning).await?;
+    let Assembled { parts, rx, face, door, look, mut phases, lock, took_over } = assembled;
+    let (tracker, persist, generation) =
+        (parts.tracker.clone(), Arc::clone(&parts.persist), parts.generation.0);
     let reactor = tokio::spawn(Reactor::new(parts).run(rx));
     let accepting = tokio::spawn(accept(door, Arc::clone(&face), tracker.clone(), phases.clone()));
     if options.detached {
-        say(&serde_json::json!({"ready": true, "generation": generation.0, "took_over": took_over}));
+        say(&serde_json::json!({"ready": true, "generation": generation, "took_over": took_over}));
     }
     failpoint("takeover.n.serving");
-    tracing::info!(
-        pid = std::process::id(),
-        version = env!("CARGO_PKG_VERSION"),
-        generation = generation.0,
-        took_over,
-        "serving"
-    );
+    let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION"));
+    tracing::info!(pid, version, generation, took_over, "serving");
     obey_signals(&face, &look, &mut phases, drain_timeout).await?;
     tracing::info!("drained");
     accepting.abort();
@@ -267,6 +212,74 @@ async fn serve(
     finish(persist).await;
     lock.leave();
     Ok(())
+}
+
+async fn assemble(
+    options: &RunOptions,
+    config: Config,
+    state: &StateDir,
+    home: Home,
+    beginning: Beginning,
+) -> Result<Assembled, RunError> {
+    let Home { key, life } = home;
+    let guard = Guard::new(&state.http_token()?);
+    let (inbox, rx) = Inbox::new();
+    let (phase, phases) = watch::channel(Phase::Serving);
+    let (http, path, port) = (config.http.map(|http| http.listen), options.paths.socket(), Port::default());
+    let file = options.paths.config_file.clone();
+    let keeper = Arc::new(Keeper::new(file, config.clone(), key.clone(), inbox.clone()));
+    let sealer = Sealer::new(key.bytes());
+    let neighbours = Arc::new(Neighbours::new(path.clone()));
+    let (for_reactor, tracker) = (inbox.clone(), TaskTracker::new());
+    let setting = Setting {
+        sealer: sealer.clone(),
+        inbox: for_reactor,
+        tracker,
+        phase,
+        neighbours: Arc::clone(&neighbours),
+    };
+    let took_over = matches!(beginning, Beginning::Taken(_));
+    let Taken { parts, lock, socket, drains } = match beginning {
+        Beginning::Cold(lock) => {
+            let parts = load(config, state, &lock, &key, setting)?;
+            Taken { parts, lock, socket: None, drains: Vec::new() }
+        }
+        Beginning::Taken(estate) => take(config, state, &key, setting, *estate, &port)?,
+    };
+    keeper.resolve_what_is_at_hand().await;
+    for (name, given) in credentials::given() {
+        keeper.give(&name, &given).await;
+    }
+    let socket = match socket {
+        Some(socket) => socket,
+        None => Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?,
+    };
+    drain::remove_stale(&path).await;
+    let (lock, look) = (LockBox::new(lock), Arc::new(Notify::new()));
+    let (doors, notices) = mpsc::unbounded_channel();
+    let door = Door { socket, lock: lock.clone(), notices, state: state.clone(), look: Arc::clone(&look) };
+    // Before anybody can ask `status`.
+    port.configure(http);
+    let (streams, for_face, house) = (1.into(), inbox.clone(), OnceLock::new());
+    let (offers, state) = (Offers::new(options.by, Instant::now()), state.clone());
+    let face =
+        Face { inbox: for_face, sealer, keeper, state, streams, port, guard, neighbours, offers, house };
+    let face = Arc::new(face);
+    let house = House {
+        face: Arc::clone(&face),
+        key,
+        generation: parts.generation,
+        persist: Arc::clone(&parts.persist),
+        doors,
+        tracker: parts.tracker.clone(),
+        phases: phases.clone(),
+        life,
+        drains: watch_drains(drains, &inbox),
+        lock: lock.clone(),
+        busy: false.into(),
+    };
+    drop(face.house.set(Arc::new(house)));
+    Ok(Assembled { parts, rx, face, door, look, phases, lock, took_over })
 }
 
 /// Writes what still waits for the disk.
@@ -294,11 +307,12 @@ fn watch_drains(drains: Vec<(Generation, Witness)>, inbox: &Inbox) -> Vec<(Gener
     drains
 }
 
-/// A successor's own parts.
+/// A process's own parts.
 struct Taken {
     parts: Parts,
     lock: DaemonLock,
-    socket: Socket,
+    /// What the predecessor listened on.
+    socket: Option<Socket>,
     drains: Vec<(Generation, Witness)>,
 }
 
@@ -311,7 +325,8 @@ fn take(
     estate: successor::Estate,
     port: &Port,
 ) -> Result<Taken, RunError> {
-    let successor::Estate { generation, socket, lock, port: passed, manifest, lent, drains } = estate;
+    let successor::Estate { generation, mut socket, lock, port: passed, manifest, lent, drains } = estate;
+    socket.claim();
     credentials::borrow(lent);
     if let Some(passed) = passed
         && let Err(error) = port.take_over(passed, config.http.map(|http| http.listen))
@@ -323,7 +338,7 @@ fn take(
     // Before anything that is configured: what of it fits is decided then.
     setting.inbox.tell(Told::Fact(Input::TakenOver { manifest: Box::new(manifest), living }));
     let parts = parts(config, state, key, setting, journal, generation)?;
-    Ok(Taken { parts, lock, socket, drains })
+    Ok(Taken { parts, lock, socket: Some(socket), drains })
 }
 
 /// What the reactor gets besides what is loaded.

@@ -1,8 +1,6 @@
 //! The other processes of this daemon around an upgrade: the successor on the main socket, and those that drain, each
 //! on a socket of its own. What is known about them is shared by the reactor, its relays and every connection.
 
-#![cfg_attr(not(test), allow(dead_code, reason = "the driver of a takeover calls it"))]
-
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

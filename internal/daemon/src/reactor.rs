@@ -423,6 +423,13 @@ impl Reactor {
             // The connections of a process that was succeeded are to end in an order of their own.
             Output::Drained if self.parts.neighbours.is_handed_over() => self.parts.neighbours.note_emptied(),
             Output::Drained => drop(self.parts.phase.send_replace(Phase::Drained)),
+            takeover => self.carry_over(takeover),
+        }
+    }
+
+    /// What has to do with other processes.
+    fn carry_over(&mut self, output: Output) {
+        match output {
             Output::Relay(relayed) => self.relay(relayed),
             Output::NotMine(stream) => self.answer(stream, Head::NotMine(self.parts.generation)),
             Output::Release { generation, trajectory } => {
@@ -444,6 +451,7 @@ impl Reactor {
                     drop(done.send(manifest));
                 }
             }
+            _ => {}
         }
     }
 

@@ -17,6 +17,9 @@ pub(crate) struct Socket {
     file: (u64, u64),
 }
 
+/// A file that no name leads to.
+const NOBODYS: (u64, u64) = (0, 0);
+
 /// What became of a socket's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -57,14 +60,20 @@ impl Socket {
         listener.set_nonblocking(true)?;
         // From here on the kernel names this process to those who ask for their peer.
         nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1024)?)?;
-        let file = file_at(path)?;
+        // Its name stays the predecessor's until this process is active: one that gives up must not take it away.
+        let file = NOBODYS;
         Ok(Self { path: path.to_owned(), listener: UnixListener::from_std(listener)?, file })
+    }
+
+    /// This process is active: the name is its own from here on.
+    pub(crate) fn claim(&mut self) {
+        self.file = file_at(&self.path).unwrap_or(NOBODYS);
     }
 
     /// Closes this process's copy, and leaves the name to whoever has the other. (Never a shutdown: that would end it
     /// for both.)
     pub(crate) fn leave(mut self) {
-        self.file = (0, 0);
+        self.file = NOBODYS;
     }
 
     /// The next connection. Loses none when dropped while it waits.
@@ -129,5 +138,39 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_passed_socket_takes_its_name_away_from_nobody_before_it_is_claimed() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("s.sock");
+        let socket = Socket::listen(&path).unwrap();
+        let copy = || socket.as_fd().try_clone_to_owned().unwrap();
+        drop(Socket::from_passed(&path, copy()).unwrap());
+        assert_eq!(socket.place().await, Place::Ours, "a successor gave up");
+        let mut taken = Socket::from_passed(&path, copy()).unwrap();
+        taken.claim();
+        socket.leave();
+        assert_eq!(taken.place().await, Place::Ours);
+        let (dialled, accepted) = tokio::join!(UnixStream::connect(&path), taken.accept());
+        assert!(dialled.is_ok() && accepted.is_ok());
+        drop(taken);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn what_does_not_listen_here_is_refused() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = home.path().join("s.sock");
+        let strange = Socket::listen(&other.path().join("s.sock")).unwrap();
+        let fd = strange.as_fd().try_clone_to_owned().unwrap();
+        assert!(Socket::from_passed(&path, fd).is_err());
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert!(Socket::from_passed(&path, one.into_std().unwrap().into()).is_err());
     }
 }

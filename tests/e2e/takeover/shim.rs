@@ -28,7 +28,7 @@ pub(super) struct Shim {
 impl Shim {
     /// Half of them can be asked.
     pub(super) fn new(name: usize, mut client: ShimClient) -> Self {
-        let able = if name % 2 == 0 { r#"{"elicitation":{}}"# } else { "{}" };
+        let able = if name.is_multiple_of(2) { r#"{"elicitation":{}}"# } else { "{}" };
         let hello = format!(
             r#"{{"protocolVersion":"2025-11-25","capabilities":{able},"clientInfo":{{"name":"load","version":"1"}}}}"#
         );
@@ -56,7 +56,7 @@ impl Shim {
             self.long = Some(self.slow(&format!("{mark}-long"), 5000));
         }
         match self.calls % 4 {
-            0 if self.name % 2 == 0 => self.ask(&mark),
+            0 if self.name.is_multiple_of(2) => self.ask(&mark),
             1 => {
                 let call = self.slow(&mark, 60);
                 self.end_slow(&call, &mark);

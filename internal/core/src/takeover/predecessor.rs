@@ -126,15 +126,19 @@ impl Predecessor {
 
     /// Takes one fact in.
     pub fn step(&mut self, now: Mono, fact: Fact, out: &mut Vec<Order>) {
-        if self.step == Step::Over {
-            return;
+        match fact {
+            _ if self.step == Step::Over => {}
+            Fact::Tick if self.until.is_some_and(|until| now >= until) => self.on_late(now, out),
+            Fact::Tick => {}
+            Fact::Gone => self.on_gone(out),
+            Fact::SendFailed | Fact::Closed => self.on_broken(now, out),
+            fact => self.on_word(now, fact, out),
         }
+    }
+
+    /// What hub, disk and successor say when all goes well, and a refusal.
+    fn on_word(&mut self, now: Mono, fact: Fact, out: &mut Vec<Order>) {
         match (&self.step, fact) {
-            (_, Fact::Tick) => {
-                if self.until.is_some_and(|until| now >= until) {
-                    self.on_late(now, out);
-                }
-            }
             (Step::Settling, Fact::Prepared) => {
                 self.go(Step::Granting, now + GRANTED_WITHIN);
                 out.push(Order::Grant);
@@ -167,28 +171,35 @@ impl Predecessor {
                 self.over();
                 out.push(Order::Resume(Reason::Declined(why)));
             }
-            (Step::Fencing(reason) | Step::Aborting(reason), Fact::Gone) => {
-                let reason = reason.clone();
-                self.over();
-                out.push(Order::Resume(reason));
-            }
-            (_, Fact::Gone) => {
-                self.over();
-                out.push(Order::Resume(Reason::Died));
-            }
             (Step::Aborting(reason), Fact::Aborted) => {
                 let reason = reason.clone();
                 self.over();
                 out.push(Order::Resume(reason));
             }
-            (Step::Aborting(reason), Fact::SendFailed | Fact::Closed) => self.fence(now, reason.clone(), out),
-            (Step::Fencing(_), Fact::SendFailed | Fact::Closed) => {}
-            (step, Fact::SendFailed | Fact::Closed) => {
+            // Nothing that is said out of turn changes anything.
+            _ => {}
+        }
+    }
+
+    /// It is dead, and did not say that it was active: the hub has never been anybody else's.
+    fn on_gone(&mut self, out: &mut Vec<Order>) {
+        let reason = match &self.step {
+            Step::Fencing(reason) | Step::Aborting(reason) => reason.clone(),
+            _ => Reason::Died,
+        };
+        self.over();
+        out.push(Order::Resume(reason));
+    }
+
+    fn on_broken(&mut self, now: Mono, out: &mut Vec<Order>) {
+        match &self.step {
+            // Whether it has read that it is over is not known.
+            Step::Aborting(reason) => self.fence(now, reason.clone(), out),
+            Step::Fencing(_) => {}
+            step => {
                 let reason = Reason::Broken(step.word());
                 if step.is_decided() { self.fence(now, reason, out) } else { self.abort(now, reason, out) }
             }
-            // Nothing that is said out of turn changes anything.
-            _ => {}
         }
     }
 

@@ -112,10 +112,8 @@ impl Successor {
     pub fn step(&mut self, now: Mono, fact: Fact, out: &mut Vec<Order>) {
         match (self.step, fact) {
             (Step::Over, _) => {}
-            (_, Fact::Tick) => {
-                if self.until.is_some_and(|until| now >= until) {
-                    self.give_up(Reason::Silent(self.step.word()), out);
-                }
+            (_, Fact::Tick) if self.until.is_some_and(|until| now >= until) => {
+                self.give_up(Reason::Silent(self.step.word()), out);
             }
             // An `abort` that was read ends it, whatever this process had come to; after `commit` there is none.
             (Step::Activating | Step::Unheard, Fact::Refused(_)) => {}

@@ -5,6 +5,7 @@ mod ends;
 mod relayed;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use evermux_core::handover::{Peer, Relayed, RelayedVerb};
@@ -21,13 +22,14 @@ use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::*;
-use crate::accept::{Door, accept};
+use crate::accept::{Door, LockBox, accept};
 use crate::downstream::Face;
 use crate::drain::Drain;
 use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::lifecycle::{Setting, load};
 use crate::neighbours::Times;
+use crate::offers::{Offers, StartedBy};
 use crate::port::Port;
 use crate::socket::Socket;
 
@@ -89,12 +91,15 @@ impl Node {
             port,
             guard,
             neighbours,
+            offers: Offers::new(StartedBy::Choice, Instant::now()),
+            house: OnceLock::new(),
         };
         let face = Arc::new(face);
         let socket = dir.join(name);
         let door = Door {
             socket: Socket::listen(&socket).unwrap(),
-            lock: Arc::new(lock),
+            lock: LockBox::new(lock),
+            notices: mpsc::unbounded_channel().1,
             state,
             look: Arc::new(Notify::new()),
         };

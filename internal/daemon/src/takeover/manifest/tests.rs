@@ -1,3 +1,5 @@
+//! A manifest as it is written, read, cut and tampered with.
+
 use std::collections::BTreeMap;
 
 use evermux_core::class::Class;
@@ -40,8 +42,7 @@ fn record() -> Record {
     }
 }
 
-/// One of everything.
-fn whole() -> Manifest {
+fn link() -> HandedLink {
     let claim = LinkClaim {
         nonce: LinkNonce(5),
         upstream: "docs".into(),
@@ -54,6 +55,19 @@ fn whole() -> Manifest {
         client_info: "{}".to_owned(),
         capabilities: r#"{"x":1e400}"#.to_owned(),
     };
+    HandedLink {
+        claim,
+        own: Some(own),
+        acked: Seq(1),
+        forgotten: Seq(2),
+        numbers: vec![(Seq(3), Generation(3))],
+        listening: true,
+        missed: vec![Bytes::from_static(b"{}")],
+    }
+}
+
+/// One of everything.
+fn whole() -> Manifest {
     let call = HandedCall {
         generation: Generation(3),
         link: LinkNonce(5),
@@ -76,15 +90,6 @@ fn whole() -> Manifest {
         elicitations: vec![("e".to_owned(), LinkNonce(5))],
         news: vec![Bytes::from_static(b"{}")],
     };
-    let link = HandedLink {
-        claim,
-        own: Some(own),
-        acked: Seq(1),
-        forgotten: Seq(2),
-        numbers: vec![(Seq(3), Generation(3))],
-        listening: true,
-        missed: vec![Bytes::from_static(b"{}")],
-    };
     let journalled = JournalledCall {
         link: LinkNonce(5),
         seq: None,
@@ -100,7 +105,7 @@ fn whole() -> Manifest {
     Manifest {
         generation: Generation(3),
         sessions: vec![session],
-        links: vec![link],
+        links: vec![link()],
         ended: vec![LinkNonce(12)],
         journal: vec![journalled],
         closed: vec![closed],
@@ -158,7 +163,7 @@ fn what_is_not_from_here_or_makes_no_sense_is_refused() {
     }
     for cut in 0..text.len() {
         if text.is_char_boundary(cut) {
-            assert!(codec.read(text[..cut].as_bytes()).is_err(), "cut at {cut}");
+            assert!(codec.read(&text.as_bytes()[..cut]).is_err(), "cut at {cut}");
         }
     }
 }
