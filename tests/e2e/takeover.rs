@@ -6,6 +6,7 @@ mod load;
 mod plain;
 mod points;
 mod shim;
+mod skew;
 
 use std::time::Duration;
 

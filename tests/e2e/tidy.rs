@@ -207,7 +207,7 @@ fn has_test(text: &str, name: &str) -> bool {
 }
 
 /// Pauses in tests that are no waits, by file: nothing is taken for done because one is over.
-const PAUSES: [(&str, &str); 8] = [
+const PAUSES: [(&str, &str); 9] = [
     ("cmd/evermux/tests/connect/shim.rs", "between two looks, of `until` with its deadline"),
     ("internal/daemon/src/reactor/tests.rs", "between two looks, of `until` with its deadline"),
     (
@@ -216,6 +216,7 @@ const PAUSES: [(&str, &str); 8] = [
     ),
     ("pkgs/mcp-http/tests/pool.rs", "calls at scattered moments, so that some meet a close"),
     ("tests/bench/src/targets.rs", "between two looks, with a deadline; a tool, no test"),
+    ("tests/bench/src/upgrade.rs", "between two calls, and two looks with a deadline; a tool, no test"),
     (
         "tests/e2e/soak/pace.rs",
         "until the next call is due: it says how fast to go, and nothing is done because of it",

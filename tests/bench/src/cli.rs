@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Targets(TargetsArgs),
     /// Put load on one endpoint and check every answer (for profiling)
     Load(LoadArgs),
+    /// Measure what an upgrade of the daemon costs those who work
+    Upgrade(UpgradeArgs),
     /// Serve the fast MCP upstream on a free loopback port
     Upstream(UpstreamArgs),
     /// Serve the one-hop relay (a limit)
@@ -52,6 +54,19 @@ pub(crate) enum Command {
     ByteShim(ByteShimArgs),
     /// Keep every core awake until stdin ends
     Spin,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UpgradeArgs {
+    /// The evermux binary
+    #[arg(long, value_name = "PATH")]
+    pub(crate) evermux: PathBuf,
+    /// Numbers of links that listen, a row each
+    #[arg(long, value_delimiter = ',', default_value = "10,100,1000")]
+    pub(crate) links: Vec<usize>,
+    /// Rounds; the rows are interleaved
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: u32,
 }
 
 #[derive(Clone, Debug, Args)]

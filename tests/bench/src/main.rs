@@ -18,6 +18,7 @@ mod server;
 mod spin;
 mod sse;
 mod targets;
+mod upgrade;
 mod upstream;
 
 use std::process::ExitCode;
@@ -56,6 +57,7 @@ fn dispatch(command: Command) -> Result<bool> {
             byte_shim::serve_daemon(Listener::bind(Some(&args.socket)).await?, &args.upstream).await
         })?,
         Command::ByteShim(args) => byte_shim::run_shim(&args.socket)?,
+        Command::Upgrade(args) => upgrade::run(&args)?,
         Command::Spin => spin::run()?,
     }
     Ok(true)

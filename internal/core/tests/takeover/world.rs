@@ -389,7 +389,7 @@ impl World {
     pub(crate) fn is_served_or_free(&self) -> bool {
         let old_holds = !self.old_is.dead && !self.handed_over;
         let new_holds = self.serves && !self.new_is.dead;
-        (old_holds && !self.frozen) || new_holds || !(old_holds || new_holds)
+        new_holds || !(old_holds && self.frozen)
     }
 
     pub(crate) fn new_serves(&self) -> bool {

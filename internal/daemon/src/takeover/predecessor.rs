@@ -137,14 +137,15 @@ struct Attempt<'a> {
     granted: Option<Generation>,
     manifest: Option<Box<Manifest>>,
     drain: Option<Drain>,
+    frozen: Option<Instant>,
     closed: bool,
 }
 
 impl<'a> Attempt<'a> {
     fn new(house: &'a Arc<House>, asked: Asked) -> Self {
         let began = Instant::now();
-        let (prepared, granted, manifest, drain) = (None, None, None, None);
-        Self { house, asked, began, prepared, granted, manifest, drain, closed: false }
+        let (prepared, granted, manifest, drain, frozen) = (None, None, None, None, None);
+        Self { house, asked, began, prepared, granted, manifest, drain, frozen, closed: false }
     }
 
     async fn run(mut self) {
@@ -305,6 +306,7 @@ impl<'a> Attempt<'a> {
 
     async fn freeze(&mut self) -> Vec<Fact> {
         let (done, handed) = oneshot::channel();
+        self.frozen = Some(Instant::now());
         self.tell(Transfer::Freeze(done));
         let Ok(manifest) = handed.await else { return vec![Fact::SendFailed] };
         self.manifest = Some(manifest);
@@ -389,7 +391,8 @@ impl<'a> Attempt<'a> {
             tokio::spawn(drain.serve(face, tracker, house.phases.clone()));
         }
         self.tell(Transfer::HandOver);
-        tracing::info!("handed over; calls that run here end here");
+        let frozen_us = self.frozen.map_or(0, |frozen| frozen.elapsed().as_micros());
+        tracing::info!(frozen_us, "handed over; calls that run here end here");
         failpoint("takeover.o.drain");
     }
 }
