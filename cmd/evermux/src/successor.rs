@@ -79,6 +79,8 @@ pub(crate) async fn attempt(
     command.stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(format!("it cannot be started: {error}")))?;
     let line = timeout(limit, first_line(child.stdout.take())).await;
+    // From here on the socket may lead to it, while a connection from before leads to the process that handed over.
+    sender.dial_anew();
     let said = line.as_ref().ok().map(|line| serde_json::from_slice::<Line>(line.trim_ascii()));
     let pid = child.id().unwrap_or_default();
     match said {

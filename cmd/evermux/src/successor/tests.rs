@@ -1,7 +1,7 @@
 //! Scripts in the place of a successor: each way in which one can fail, and the one that must not be ended.
 
 use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use super::*;
@@ -68,35 +68,43 @@ async fn one_that_dies_or_raves_or_hangs_is_ended_and_told() {
     }
 }
 
-/// A daemon's greeting, under the pid that is in a file.
-fn greet_as(pid_file: &Path, listener: UnixListener) -> std::thread::JoinHandle<()> {
-    let pid_file = pid_file.to_owned();
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            request.extend(byte);
+/// Greets on this connection for as long as it lasts, under the pid that is asked for each time.
+fn greet(mut stream: UnixStream, pid: impl Fn() -> String) {
+    let mut request = Vec::new();
+    let mut byte = [0];
+    while matches!(stream.read(&mut byte), Ok(1)) {
+        request.extend(byte);
+        if request.ends_with(b"\r\n\r\n") {
+            request.clear();
+            let body = format!(r#"{{"protocol": 1, "pid": {}}}"#, pid().trim());
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
         }
-        let pid = std::fs::read_to_string(pid_file).unwrap();
-        let body = format!(r#"{{"protocol": 1, "pid": {}}}"#, pid.trim());
-        let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
-    })
+    }
 }
 
-/// Killing it would kill the daemon that holds everything.
+/// Killing it would kill the daemon that holds everything. And who handed over still greets on its old connections.
 #[tokio::test]
 async fn one_whose_word_was_lost_but_serves_is_left_alive() {
     let dir = tempfile::tempdir().unwrap();
     let (pid_file, socket) = (dir.path().join("pid"), dir.path().join("s"));
-    let server = greet_as(&pid_file, UnixListener::bind(&socket).unwrap());
     let text = format!("echo $$ > {}; exec sleep 60", pid_file.display());
-    let mut serving =
-        attempt(script(&text), &UnixSender::new(socket), Duration::from_millis(300)).await.unwrap();
+    let (listener, sender) = (UnixListener::bind(&socket).unwrap(), UnixSender::new(socket));
+    let server = std::thread::spawn(move || {
+        let former = listener.accept().unwrap().0;
+        let former = std::thread::spawn(move || greet(former, || "1".to_owned()));
+        greet(listener.accept().unwrap().0, || std::fs::read_to_string(&pid_file).unwrap());
+        former.join().unwrap();
+    });
+    assert_eq!(control::who_serves(&sender).await.unwrap().pid, Some(1));
+    let mut serving = attempt(script(&text), &sender, Duration::from_millis(300)).await.unwrap();
     assert!(serving.child.try_wait().unwrap().is_none());
     serving.child.kill().await.unwrap();
+    drop(sender);
+    // Its connections go with their tasks, and those run here.
+    while !server.is_finished() {
+        tokio::task::yield_now().await;
+    }
     server.join().unwrap();
 }
 
