@@ -324,10 +324,7 @@ impl Reactor {
             let (journal, answers) = (Vec::new(), Vec::new());
             return self.handle(Input::Departed { generation, journal, answers, complete: true });
         }
-        let left = self.parts.journal.absorb(generation).unwrap_or_else(|error| {
-            tracing::error!(%error, "the call journal of a process that is gone cannot be taken over");
-            Left { calls: Vec::new(), answers: Vec::new(), complete: false }
-        });
+        let left = self.parts.journal.absorb(generation);
         tracing::info!(generation = generation.0, calls = left.calls.len(), "a process that drained is gone");
         let Left { calls: journal, answers, complete } = left;
         self.handle(Input::Departed { generation, journal, answers, complete });

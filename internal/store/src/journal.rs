@@ -126,15 +126,13 @@ impl CallJournal {
     }
 
     /// What a process that is gone left, which is this process's to remember from here on: in its own file before the
-    /// other one is removed. That the process is gone must be proven: what it writes after this is lost.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] if it could not be written; the other file is then still there. A repeat is safe.
-    pub fn absorb(&mut self, gone: Generation) -> Result<Left, StoreError> {
+    /// other one is removed. That the process is gone must be proven: what it writes after this is lost. If it cannot be
+    /// written here the other file stays, for another try or for whoever comes next.
+    pub fn absorb(&mut self, gone: Generation) -> Left {
         self.absorb_at(gone, unix_ms())
     }
 
-    fn absorb_at(&mut self, gone: Generation, now_ms: u64) -> Result<Left, StoreError> {
+    fn absorb_at(&mut self, gone: Generation, now_ms: u64) -> Left {
         let name = file_name(gone);
         let mut found = Found::default();
         if let Err(error) = found.read_named(self.state.journal(), &name) {
@@ -151,16 +149,17 @@ impl CallJournal {
         let calls = found.fold.survivors(now_ms);
         self.begin_lines();
         write_kept(&calls, &answers, &mut self.buffer);
-        self.write_lines().map_err(|source| {
-            StoreError::io("cannot write", &self.state.journal().join(&self.name), source)
-        })?;
-        failpoint("journal.before_unlink");
-        // One that cannot be read may be by another version.
-        if unusable_files == 0 {
-            unlink(self.state.journal(), &name);
+        if let Err(error) = self.write_lines() {
+            tracing::error!(%error, "what a process left cannot be written; its file stays");
+        } else {
+            failpoint("journal.before_unlink");
+            // One that cannot be read may be by another version.
+            if unusable_files == 0 {
+                unlink(self.state.journal(), &name);
+            }
+            self.rotate_if_long(now_ms);
         }
-        self.rotate_if_long(now_ms);
-        Ok(Left { calls, answers, complete: broken_lines == 0 && unusable_files == 0 })
+        Left { calls, answers, complete: broken_lines == 0 && unusable_files == 0 }
     }
 
     /// The calls of former processes that may still be asked about: not acknowledged, their link not ended, sent
