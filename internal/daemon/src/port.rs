@@ -224,6 +224,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_passed_listener_serves_on_where_the_config_wants_it() {
+        let (old, new) = (Port::default(), Port::default());
+        old.configure(Some(anywhere()));
+        let address = old.standing().address.unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (_served, closed) = old.accept().await.unwrap();
+        new.take_over(old.copy().unwrap().unwrap(), Some(anywhere())).unwrap();
+        old.leave();
+        assert!(!closed.is_cancelled(), "its connections here go on");
+        assert_eq!((old.standing(), new.standing().address), (Standing::default(), Some(address)));
+        new.configure(Some(anywhere()));
+        assert_eq!(new.standing().address, Some(address), "the same config moves nothing");
+        let _other = TcpStream::connect(address).await.unwrap();
+        new.accept().await.unwrap();
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn a_passed_listener_that_is_not_wanted_is_closed() {
+        let old = Port::default();
+        old.configure(Some(anywhere()));
+        let address = old.standing().address.unwrap();
+        let new = Port::default();
+        let other_port = "127.0.0.1:1".parse().unwrap();
+        for wanted in [None, Some("[::1]:0".parse().unwrap()), Some(other_port)] {
+            new.take_over(old.copy().unwrap().unwrap(), wanted).unwrap();
+            assert_eq!(new.standing().address, None, "{wanted:?}");
+        }
+        old.leave();
+        assert!(TcpStream::connect(address).await.is_err(), "nobody has a copy any more");
+    }
+
+    #[tokio::test]
     async fn opens_nothing_to_the_network() {
         let port = Port::default();
         port.configure(Some("0.0.0.0:0".parse().unwrap()));
