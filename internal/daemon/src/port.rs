@@ -92,10 +92,17 @@ impl Port {
     }
 
     /// A listener that the predecessor passed on: kept if the config wants it there.
+    ///
+    /// # Errors
+    /// If it is none, or open to others than this machine; it is closed then.
     pub(crate) fn take_over(&self, passed: OwnedFd, wanted: Option<SocketAddr>) -> io::Result<()> {
         let listener = std::net::TcpListener::from(passed);
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
+        let listens = nix::sys::socket::getsockopt(&listener, nix::sys::socket::sockopt::AcceptConn)?;
+        if !listens || !address.ip().is_loopback() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no listener on a loopback address"));
+        }
         let fits = |wanted: SocketAddr| {
             wanted.ip() == address.ip()
                 && matches!(wanted.port(), port if port == 0 || port == address.port())
@@ -254,6 +261,19 @@ mod tests {
         }
         old.leave();
         assert!(TcpStream::connect(address).await.is_err(), "nobody has a copy any more");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_listener_of_this_machine_is_refused() {
+        let port = Port::default();
+        let listener = std::net::TcpListener::bind(anywhere()).unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let wanted = client.local_addr().ok();
+        assert!(port.take_over(client.into(), wanted).is_err());
+        let open = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let wanted = open.local_addr().ok();
+        assert!(port.take_over(open.into(), wanted).is_err());
+        assert_eq!(port.standing(), Standing::default());
     }
 
     #[tokio::test]
