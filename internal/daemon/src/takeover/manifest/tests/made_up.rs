@@ -189,12 +189,10 @@ fn made_up() -> impl Strategy<Value = Manifest> {
 /// Puts a member that nobody knows into every object, also of those within.
 fn grow(value: &mut serde_json::Value) {
     match value {
-        serde_json::Value::Object(members) => {
-            // In a map of names every member is one of them.
-            if !members.keys().any(|name| name == "NAME") {
-                members.values_mut().for_each(grow);
-                members.insert("of_a_newer_version".to_owned(), serde_json::json!([1]));
-            }
+        // In a map of names every member is one of them.
+        serde_json::Value::Object(members) if !members.contains_key("NAME") => {
+            members.values_mut().for_each(grow);
+            members.insert("of_a_newer_version".to_owned(), serde_json::json!([1]));
         }
         serde_json::Value::Array(items) => items.iter_mut().for_each(grow),
         _ => {}
