@@ -126,11 +126,9 @@ impl CallJournal {
     /// What a process that is gone left, which is this process's to remember from here on: in its own file before the
     /// other one is removed.
     ///
-    /// # Errors
-    /// [`StoreError::Io`] if it could not be written; the other file is then still there. A repeat is safe.
-    pub fn absorb(&mut self, gone: Generation) -> Result<Left, StoreError> {
+    /// If it cannot be written the other file stays, for whoever comes next.
+    pub fn absorb(&mut self, gone: Generation) -> Left {
         let name = file_name(gone);
-        let path = self.state.journal().join(&name);
         let mut found = Found::default();
         let read = open_own(self.state.journal(), &name, OFlag::O_RDONLY).map_err(refusal_to_io);
         if let Err(error) = read.and_then(|file| found.read_file(file)) {
@@ -140,24 +138,31 @@ impl CallJournal {
         let now_ms = unix_ms();
         let answers = found.fold.answers(now_ms);
         let calls = std::mem::take(&mut found.fold).survivors(now_ms);
-        let mut text = Vec::new();
-        write_all(&calls, &answers, &mut text);
-        let written = write_once(&self.file, &text);
-        let whole = written.and_then(|length| {
-            self.length += length as u64;
-            if length == text.len() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
-        });
-        whole.map_err(|source| {
-            StoreError::io("cannot write", &self.state.journal().join(&self.name), source)
-        })?;
-        if found.damage.unusable_files == 0
+        let kept = self.keep(&calls, &answers);
+        if let Err(error) = &kept {
+            tracing::error!(%error, "what a process left cannot be written; its file stays");
+        }
+        if kept.is_ok()
+            && found.damage.unusable_files == 0
             && let Err(error) =
                 unlinkat(self.state.journal().handle(), name.as_str(), UnlinkatFlags::NoRemoveDir)
         {
-            tracing::warn!(file = %path.display(), %error, "a call journal could not be removed");
+            tracing::warn!(file = name, %error, "a call journal could not be removed");
         }
         let complete = found.damage.broken_lines == 0 && found.damage.unusable_files == 0;
-        Ok(Left { calls, answers, complete })
+        Left { calls, answers, complete }
+    }
+
+    fn keep(&mut self, calls: &[JournalledCall], answers: &[JournalledAnswer]) -> io::Result<()> {
+        let mut text = Vec::new();
+        if self.torn {
+            text.push(b'\n');
+        }
+        write_all(calls, answers, &mut text);
+        let written = write_once(&self.file, &text)?;
+        self.length += written as u64;
+        self.torn = written < text.len();
+        if self.torn { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
     /// The calls of former processes that may still be asked about: not acknowledged, their link not ended, sent
