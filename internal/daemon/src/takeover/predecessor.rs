@@ -32,8 +32,12 @@ use crate::reactor::Phase;
 const GREETED_WITHIN: Duration = Duration::from_secs(2);
 /// A frame that does not go out by then is as good as lost.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
+/// All of it: the core is frozen meanwhile.
+const HANDED_WITHIN: Duration = Duration::from_secs(1);
 /// The disk's queue at the freeze: renames only.
 const FLUSHED_WITHIN: Duration = Duration::from_millis(800);
+/// For a successor that was told that it came to nothing.
+const ENDED_WITHIN: Duration = Duration::from_secs(2);
 /// Bytes of the manifest in one frame.
 const CHUNK: usize = 4 * 1024 * 1024;
 
@@ -181,7 +185,8 @@ impl<'a> Attempt<'a> {
         tokio::select! {
             biased;
             frame = channel.recv(), if !self.closed => self.read(frame),
-            _ = witness.gone() => {
+            // What cannot be watched proves nothing.
+            Ok(()) = witness.gone() => {
                 // What it had written counts, whatever became of it.
                 let mut facts = Vec::new();
                 while !self.closed {
@@ -236,7 +241,10 @@ impl<'a> Attempt<'a> {
             Order::Grant => vec![self.grant().await],
             Order::Offer => self.offer().await,
             Order::Freeze => self.freeze().await,
-            Order::Send => vec![if self.send().await { Fact::Sent } else { Fact::SendFailed }],
+            Order::Send => {
+                let sent = matches!(timeout(HANDED_WITHIN, self.send()).await, Ok(true));
+                vec![if sent { Fact::Sent } else { Fact::SendFailed }]
+            }
             Order::Commit => {
                 failpoint("takeover.o.commit");
                 let written = self.say(Kind::Commit, &Nothing {}).await;
@@ -256,6 +264,7 @@ impl<'a> Attempt<'a> {
             Order::Resume(reason) => {
                 tracing::warn!(%reason, "the takeover came to nothing; this process goes on");
                 self.tell(Transfer::Resume);
+                self.see_off().await;
                 Vec::new()
             }
             Order::HandOver => {
@@ -267,6 +276,17 @@ impl<'a> Attempt<'a> {
 
     fn tell(&self, transfer: Transfer) {
         self.house.face.inbox.tell(Told::Control(Ask::Transfer(transfer)));
+    }
+
+    /// A successor that gave up ends. One that hangs would keep its copy of the lock, and no cold start could ever take it.
+    async fn see_off(&mut self) {
+        if self.frozen.is_none() || timeout(ENDED_WITHIN, self.asked.witness.gone()).await.is_ok() {
+            return;
+        }
+        tracing::warn!("a successor that gave up and does not end is ended");
+        if let Err(error) = self.asked.process.kill() {
+            tracing::error!(%error, "it cannot be ended");
+        }
     }
 
     async fn say(&mut self, kind: Kind, value: &impl serde::Serialize) -> bool {
@@ -358,8 +378,10 @@ impl<'a> Attempt<'a> {
             fds.push(port.as_fd());
             what.push(Descriptor::Port);
         }
-        let alive = self.house.drains.iter().filter(|(_, witness)| !witness.is_gone());
-        for (generation, witness) in alive {
+        // Also one that is gone by now, as long as the core was not told: its calls are in the manifest.
+        let neighbours = &self.house.face.neighbours;
+        let known = self.house.drains.iter().filter(|(generation, _)| !neighbours.has_departed(*generation));
+        for (generation, witness) in known {
             fds.push(witness.as_fd());
             what.push(Descriptor::Drains(generation.0));
         }
