@@ -85,7 +85,7 @@ enum Step {
 }
 
 /// One attempt.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Successor {
     step: Step,
     until: Option<Mono>,
