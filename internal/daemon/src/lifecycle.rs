@@ -250,6 +250,7 @@ async fn assemble(
     for (name, given) in credentials::given() {
         keeper.give_again(&name, &given).await;
     }
+    credentials::give_back();
     let socket = match socket {
         Some(socket) => socket,
         None => Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?,
