@@ -478,3 +478,6 @@ fn say(line: &serde_json::Value) {
         nix::unistd::dup2_stdout(null).ok();
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
