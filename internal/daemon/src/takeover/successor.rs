@@ -340,9 +340,8 @@ fn unless(sent: bool) -> Vec<Fact> {
 
 async fn gone(life: Option<&Witness>) {
     match life {
-        // What cannot be watched proves nothing.
-        Some(life) if life.gone().await.is_ok() => {}
-        _ => std::future::pending().await,
+        Some(life) => super::gone(life).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -350,3 +349,6 @@ async fn gone(life: Option<&Witness>) {
 fn known_records() -> (u32, u32) {
     if evermux_store::is_armed("takeover.n.old_records") { (0, 0) } else { evermux_store::RECORD_VERSIONS }
 }
+
+#[cfg(test)]
+mod tests;
