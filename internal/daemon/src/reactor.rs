@@ -341,6 +341,7 @@ impl Reactor {
         let process = status::Process {
             generation: self.parts.generation.0,
             phase: self.parts.phase.borrow().word(),
+            pid_of: &|generation| self.parts.neighbours.pid_of(generation),
             origins: &|name| upstreams.get(name).map(evermux_config::Upstream::origin),
         };
         status::to_json(&self.parts.hub.report(), &process)

@@ -8,6 +8,7 @@ use std::thread;
 use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Harness, Pending, Script, ShimClient, Upstream};
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 use super::{is_stopped_or_gone, serving, upgrade, upgraded};
 use crate::support::{PATIENCE, check_processes, with_upstream};
@@ -284,6 +285,25 @@ fn a_successor_that_hangs_once_it_is_active_is_waited_for() {
         hung.kill().ok();
         hung.wait().unwrap();
     });
+}
+
+#[test]
+fn the_status_lists_the_process_that_drains_and_what_it_has_left() {
+    let mut scene = Scene::new(None);
+    scene.hold();
+    let (old, generation) = serving(&scene.harness);
+    let new = upgraded(&scene.harness);
+    let draining = |status: &Value| Some(status["daemon"]["draining"].clone());
+    let one = json!([{"pid": old, "generation": generation, "in_flight": 1}]);
+    scene.harness.wait_status(PATIENCE, |status| draining(status).filter(|told| *told == one));
+    let shown = scene.harness.run(&["status"]).success().stdout;
+    let line = format!("before it: generation {generation} (pid {old}), ending with its calls: 1 in flight");
+    assert!(shown.contains(&line), "{shown}");
+    scene.end_held(true, "its call");
+    let gone =
+        scene.harness.wait_status(PATIENCE, |status| draining(status).filter(|told| *told == json!([])));
+    assert_eq!((gone, serving(&scene.harness).0), (json!([]), new));
+    scene.end("listed");
 }
 
 #[test]
