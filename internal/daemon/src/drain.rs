@@ -17,7 +17,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
@@ -54,8 +54,14 @@ impl Drain {
     }
 
     /// Takes connections until it is dropped.
-    pub(crate) async fn serve(self, face: Arc<Face>, tracker: TaskTracker, phases: watch::Receiver<Phase>) {
-        accept::accept_relays(&self.socket, face, tracker, phases).await;
+    pub(crate) async fn serve(
+        mut self,
+        face: Arc<Face>,
+        tracker: TaskTracker,
+        phases: watch::Receiver<Phase>,
+        look: Arc<Notify>,
+    ) {
+        accept::accept_relays(&mut self.socket, face, tracker, phases, &look).await;
     }
 }
 

@@ -276,6 +276,7 @@ async fn assemble(
         life,
         drains: watch_drains(drains, &inbox),
         lock: lock.clone(),
+        look: Arc::clone(&look),
         busy: false.into(),
     };
     drop(face.house.set(Arc::new(house)));
@@ -455,7 +456,15 @@ async fn obey_signals(
     if !succeeded {
         face.inbox.tell(Told::Control(Ask::Stop));
     }
+    // Its own socket may be removed too, of a process that handed over.
+    let looking = async {
+        while hang_up.recv().await.is_some() {
+            look.notify_one();
+        }
+        std::future::pending().await
+    };
     tokio::select! {
+        () = looking => {}
         _ = phases.wait_for(|phase| *phase == Phase::Drained) => return Ok(()),
         // Only ever over in a process that handed over, be it a moment after it was told to stop.
         () = drain::over(&face.neighbours) => return Ok(()),

@@ -2,6 +2,8 @@
 //! go on.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::net::UnixStream;
 use std::process::Child;
 use std::thread;
 
@@ -304,6 +306,34 @@ fn the_status_lists_the_process_that_drains_and_what_it_has_left() {
         scene.harness.wait_status(PATIENCE, |status| draining(status).filter(|told| *told == json!([])));
     assert_eq!((gone, serving(&scene.harness).0), (json!([]), new));
     scene.end("listed");
+}
+
+#[test]
+fn the_socket_of_the_one_that_drains_is_made_anew() {
+    let mut scene = Scene::new(None);
+    scene.hold();
+    let (old, generation) = serving(&scene.harness);
+    upgraded(&scene.harness);
+    let socket = scene.harness.runtime_dir().join(format!("drain-{generation}.sock"));
+    fs::remove_file(&socket).unwrap();
+    scene.harness.signal(old, Signal::SIGHUP);
+    let again = poll_until(PATIENCE, || UnixStream::connect(&socket).ok());
+    assert!(again.is_some(), "{}", scene.harness.logs());
+    scene.end_held(true, "its call");
+    scene.harness.wait_gone(old, PATIENCE);
+    assert!(!socket.exists(), "it goes with its process");
+    scene.end("removed");
+}
+
+#[test]
+fn a_disk_that_hangs_ends_the_attempt_and_nothing_else() {
+    // The first grant is the daemon's own.
+    let scene = Scene::new(Some("stall generation.before_append:2"));
+    let before = serving(&scene.harness);
+    let output = scene.harness.run(&["daemon", "--takeover", "--detached"]);
+    assert!(output.stdout.contains("too long (before the offer)"), "{output:?}");
+    assert_eq!(serving(&scene.harness), before);
+    scene.end("a disk that hangs");
 }
 
 #[test]
