@@ -29,6 +29,8 @@ use crate::offers::{Offers, StartedBy};
 use crate::port::Port;
 use crate::reactor::{Parts, Phase, Reactor, limits, policies};
 use crate::socket::Socket;
+use crate::takeover::beside::{self, Found};
+use crate::takeover::manifest::Codec;
 use crate::takeover::predecessor::House;
 use crate::takeover::{Pipe, successor};
 
@@ -241,8 +243,9 @@ async fn assemble(
     let took_over = matches!(beginning, Beginning::Taken(_));
     let Taken { parts, lock, socket, drains } = match beginning {
         Beginning::Cold(lock) => {
+            let found = beside::find(&path, &Codec { sealer: &sealer, key: &key }).await;
             let parts = load(config, state, &lock, &key, setting)?;
-            Taken { parts, lock, socket: None, drains: Vec::new() }
+            Taken { parts, lock, socket: None, drains: join(found, &inbox) }
         }
         Beginning::Taken(estate) => take(config, state, &key, setting, *estate, &port)?,
     };
@@ -306,6 +309,17 @@ fn watch_drains(drains: Vec<(Generation, Witness)>, inbox: &Inbox) -> Vec<(Gener
         });
     }
     drains
+}
+
+/// Those that still drain are neighbours from the start. Call it after what lies on disk is loaded.
+fn join(found: Vec<Found>, inbox: &Inbox) -> Vec<(Generation, Witness)> {
+    let one = |Found { witness, manifest }| {
+        let generation = manifest.generation;
+        tracing::info!(generation = generation.0, "another process still ends its calls");
+        inbox.tell(Told::Fact(Input::Beside(manifest)));
+        (generation, witness)
+    };
+    found.into_iter().map(one).collect()
 }
 
 /// A process's own parts.

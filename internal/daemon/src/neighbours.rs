@@ -95,6 +95,7 @@ impl Neighbours {
         match input {
             Input::HandOver => self.handed_over.store(true, Ordering::Release),
             Input::TakenOver { living, .. } => self.follow(living, inbox),
+            Input::Beside(manifest) => self.follow(&[manifest.generation], inbox),
             Input::Departed { generation, .. } => {
                 self.living.send_if_modified(|living| living.remove(generation));
             }

@@ -125,7 +125,7 @@ impl House {
 }
 
 /// Writes one frame, for as long as that may take.
-async fn say(
+pub(super) async fn say(
     channel: &mut Channel,
     kind: Kind,
     value: &impl serde::Serialize,
@@ -133,6 +133,17 @@ async fn say(
 ) -> bool {
     let Ok(body) = serde_json::to_vec(value) else { return false };
     matches!(timeout(WRITTEN_WITHIN, channel.send(kind as u8, &body, fds)).await, Ok(Ok(())))
+}
+
+/// The manifest's text, in frames that may be as long as that.
+pub(super) async fn say_text(channel: &mut Channel, text: &[u8]) -> bool {
+    for chunk in text.chunks(CHUNK) {
+        let sent = channel.send(Kind::Manifest as u8, chunk, &[]);
+        if !matches!(timeout(WRITTEN_WITHIN, sent).await, Ok(Ok(()))) {
+            return false;
+        }
+    }
+    true
 }
 
 /// One attempt.
@@ -418,11 +429,8 @@ impl<'a> Attempt<'a> {
     }
 
     async fn send_manifest(&mut self, manifest: &Manifest, text: &[u8]) -> bool {
-        for chunk in text.chunks(CHUNK) {
-            let sent = self.asked.channel.send(Kind::Manifest as u8, chunk, &[]);
-            if !matches!(timeout(WRITTEN_WITHIN, sent).await, Ok(Ok(()))) {
-                return false;
-            }
+        if !say_text(&mut self.asked.channel, text).await {
+            return false;
         }
         failpoint("takeover.o.manifest");
         let end = End::of(text, manifest.sessions.len(), manifest.links.len());
