@@ -1,6 +1,7 @@
 //! The life of the process: lock, load, listen, serve, drain, end.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -242,11 +243,7 @@ async fn assemble(
     };
     let took_over = matches!(beginning, Beginning::Taken(_));
     let Taken { parts, lock, socket, drains } = match beginning {
-        Beginning::Cold(lock) => {
-            let found = beside::find(&path, &Codec { sealer: &sealer, key: &key }).await;
-            let parts = load(config, state, &lock, &key, setting)?;
-            Taken { parts, lock, socket: None, drains: join(found, &inbox) }
-        }
+        Beginning::Cold(lock) => begin_cold(config, state, lock, &key, setting, &path).await?,
         Beginning::Taken(estate) => take(config, state, &key, setting, *estate, &port)?,
     };
     keeper.resolve_what_is_at_hand().await;
@@ -309,6 +306,21 @@ fn watch_drains(drains: Vec<(Generation, Witness)>, inbox: &Inbox) -> Vec<(Gener
         });
     }
     drains
+}
+
+/// What lies on disk, and what still runs beside it.
+async fn begin_cold(
+    config: Config,
+    state: &StateDir,
+    lock: DaemonLock,
+    key: &Key,
+    setting: Setting,
+    socket: &Path,
+) -> Result<Taken, RunError> {
+    let found = beside::find(socket, &Codec { sealer: &setting.sealer, key }).await;
+    let inbox = setting.inbox.clone();
+    let parts = load(config, state, &lock, key, setting)?;
+    Ok(Taken { parts, lock, socket: None, drains: join(found, &inbox) })
 }
 
 /// Those that still drain are neighbours from the start. Call it after what lies on disk is loaded.
