@@ -2,6 +2,7 @@
 //! clients saw.
 
 mod bad;
+mod beside;
 mod load;
 mod plain;
 mod points;

@@ -175,7 +175,8 @@ impl Hub {
     pub fn report(&self) -> Report {
         let sessions = self.sessions.values().map(|session| self.session_report(session)).collect();
         let upstreams = self.upstreams.keys().map(|name| self.upstream_report(name)).collect();
-        Report { upstreams, sessions, persistence_degraded: self.degraded }
+        let draining = self.drain_reports();
+        Report { upstreams, sessions, draining, persistence_degraded: self.degraded }
     }
 
     fn session_report(&self, session: &Session) -> SessionReport {

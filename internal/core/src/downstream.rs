@@ -112,7 +112,7 @@ impl Hub {
     }
 
     /// A link this process never saw is as good as one it made: its id says all that is needed.
-    fn revive(&mut self, claim: LinkClaim) -> LinkNonce {
+    pub(crate) fn revive(&mut self, claim: LinkClaim) -> LinkNonce {
         let (nonce, now) = (claim.nonce, self.now.mono);
         if !self.links.contains_key(&nonce) {
             // Who comes back is served, whether there is room or not: it is quiet soon, and then makes some.

@@ -15,6 +15,7 @@ use crate::names::{Generation, Handshake, LinkNonce, Seq, Trajectory, WireId};
 use crate::output::Output;
 use crate::seal::EventClaim;
 use crate::session::SessionIx;
+use crate::status::DrainReport;
 
 /// What processes that drain have of one session.
 #[derive(Debug, Default)]
@@ -114,6 +115,14 @@ impl Hub {
 
     fn calls_elsewhere(&self) -> impl Iterator<Item = &HandedCall> {
         self.sessions.values().flat_map(|session| session.elsewhere.calls.values())
+    }
+
+    /// The processes that drain, and how many calls each has left.
+    pub(crate) fn drain_reports(&self) -> Vec<DrainReport> {
+        let left = |generation| self.calls_elsewhere().filter(|call| call.generation == generation).count();
+        let report =
+            |generation: &Generation| DrainReport { generation: *generation, in_flight: left(*generation) };
+        self.living.iter().map(report).collect()
     }
 
     /// Something of the session is under way in a process that drains.

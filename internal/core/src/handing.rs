@@ -58,6 +58,8 @@ impl Hub {
             Input::HandOver => self.on_hand_over(),
             Input::Release(trajectory) => self.on_release(trajectory),
             Input::TakenOver { manifest, living } => self.on_taken_over(*manifest, living),
+            Input::Describe => self.on_describe(),
+            Input::Beside(manifest) => self.on_beside(*manifest),
             Input::Released { generation, stream } => self.on_released(generation, *stream),
             Input::Forwarded(news) => self.on_forwarded(&news),
             Input::EndedElsewhere { trajectory, handshake, wire } => {
@@ -223,6 +225,14 @@ impl Hub {
         let manifest = self.manifest();
         self.role = Role::Frozen { waiting: Vec::new(), postponed };
         self.order(Output::Handed(Box::new(manifest)));
+    }
+
+    /// Its successor is gone with all it knew, and another process starts.
+    fn on_describe(&mut self) {
+        if self.is_handed_over() {
+            let manifest = self.manifest();
+            self.order(Output::Handed(Box::new(manifest)));
+        }
     }
 
     pub(crate) fn give_up_preparing(&mut self) {

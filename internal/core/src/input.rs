@@ -299,6 +299,11 @@ pub enum Input {
         /// The predecessor, and its predecessors that still live.
         living: Vec<Generation>,
     },
+    /// To a process that handed over: say what ends here ([`Handed`](crate::output::Output::Handed)), for one that
+    /// started without it.
+    Describe,
+    /// Another process still drains as this one starts cold; what it said of itself. After `Loaded`.
+    Beside(Box<Manifest>),
     /// A process that drains let go of a GET stream.
     Released {
         /// The process.

@@ -1,6 +1,6 @@
 //! What people are told about a session: one status per attach, with a stable reason.
 
-use crate::names::{Continuation, Handshake, Trajectory, UpstreamName};
+use crate::names::{Continuation, Generation, Handshake, Trajectory, UpstreamName};
 
 /// The status of an attach (contract, "status --json").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +112,15 @@ pub struct SessionReport {
     pub since_ms: u64,
 }
 
+/// A process before this one that still runs, for status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainReport {
+    /// The process.
+    pub generation: Generation,
+    /// Calls that end there, as far as this process knows.
+    pub in_flight: usize,
+}
+
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
@@ -119,6 +128,8 @@ pub struct Report {
     pub upstreams: Vec<UpstreamReport>,
     /// The sessions.
     pub sessions: Vec<SessionReport>,
+    /// Processes that drain, the oldest first.
+    pub draining: Vec<DrainReport>,
     /// A record could not be written lately.
     pub persistence_degraded: bool,
 }

@@ -213,6 +213,62 @@ impl Hub {
         self.arm_keepalive(ix);
     }
 
+    // ---- what a cold start makes of one that still drains ----
+
+    /// What ends there is known from here on. All the rest of what it says is older than the disk, and what it knows of
+    /// others they say themselves.
+    pub(crate) fn on_beside(&mut self, manifest: Manifest) {
+        let Manifest { generation, sessions, links, .. } = manifest;
+        self.living.insert(generation);
+        let callers: BTreeSet<LinkNonce> = sessions
+            .iter()
+            .flat_map(|session| &session.calls)
+            .filter(|call| call.generation == generation)
+            .map(|call| call.link)
+            .collect();
+        for mut handed in links {
+            handed.numbers.retain(|(_, place)| *place == generation);
+            if !handed.numbers.is_empty() || callers.contains(&handed.claim.nonce) {
+                self.know_numbers(handed);
+            }
+        }
+        for handed in sessions {
+            self.know_calls(handed, generation);
+        }
+    }
+
+    /// A number that was read from its journal is not looked for while its process has it.
+    fn know_numbers(&mut self, handed: HandedLink) {
+        let nonce = self.revive(handed.claim);
+        let Some(link) = self.links.get_mut(&nonce) else { return };
+        link.acknowledge(handed.acked);
+        link.forgotten = link.forgotten.max(handed.forgotten);
+        for (seq, place) in handed.numbers {
+            link.numbered.insert(seq, Fate::Elsewhere(place));
+            self.journal.remove(&(nonce, seq));
+        }
+    }
+
+    fn know_calls(&mut self, handed: HandedSession, generation: Generation) {
+        let trajectory = handed.record.trajectory;
+        let Some(ix) = self.session_named(trajectory) else { return };
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        for call in handed.calls.into_iter().filter(|call| call.generation == generation) {
+            let is_it = |left: &JournalledCall| {
+                (left.trajectory, left.handshake, left.wire) == (trajectory, call.handshake, call.wire)
+            };
+            self.unclaimed.retain(|left| !is_it(left));
+            session.elsewhere.calls.insert(call.wire, call);
+        }
+        session.elsewhere.asks.extend(handed.asks.iter().filter(|ask| ask.generation == generation));
+        if handed.stream == Some(generation) {
+            session.elsewhere.stream = handed.stream;
+            self.begin_with(ix);
+        }
+    }
+
+    // ---- what processes that drain say later ----
+
     /// The stream that a predecessor held is to be had now.
     pub(crate) fn on_released(&mut self, generation: Generation, stream: ReleasedStream) {
         let ReleasedStream { trajectory, handshake, cursor, heard, missed } = stream;

@@ -11,7 +11,7 @@ use hyper::server::conn::http1::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -64,24 +64,35 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Listens again if nobody can find the socket any more.
     async fn see_to(&mut self) {
-        match self.socket.place().await {
-            Place::Ours => return,
-            Place::Taken => {
-                return tracing::warn!("another process listens on this daemon's socket; it is left to it");
-            }
-            Place::Lost => {}
-        }
         // Who lost the lock has a successor, and the name is that one's.
-        if !self.lock.get().is_some_and(|lock| lock.is_in_place(&self.state)) {
-            return tracing::warn!("the state directory is another one; the socket is not made anew");
-        }
-        match self.socket.listen_again() {
-            Ok(()) => tracing::warn!("the socket's file was gone; it was made anew"),
-            Err(error) => tracing::error!(%error, "the socket's file is gone and cannot be made anew"),
-        }
+        let is_own = || self.lock.get().is_some_and(|lock| lock.is_in_place(&self.state));
+        see_to(&mut self.socket, is_own).await;
     }
+}
+
+/// Listens again if nobody can find the socket any more. `is_own`: nobody else may listen under its name.
+async fn see_to(socket: &mut Socket, is_own: impl FnOnce() -> bool) {
+    match socket.place().await {
+        Place::Ours => return,
+        Place::Taken => {
+            return tracing::warn!("another process listens on this daemon's socket; it is left to it");
+        }
+        Place::Lost => {}
+    }
+    if !is_own() {
+        return tracing::warn!("the state directory is another one; the socket is not made anew");
+    }
+    match socket.listen_again() {
+        Ok(()) => tracing::warn!("the socket's file was gone; it was made anew"),
+        Err(error) => tracing::error!(%error, "the socket's file is gone and cannot be made anew"),
+    }
+}
+
+fn looks() -> Interval {
+    let mut looks = interval(LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    looks
 }
 
 /// What every connection needs.
@@ -101,8 +112,7 @@ pub(crate) async fn accept(
     tracker: TaskTracker,
     phases: watch::Receiver<Phase>,
 ) {
-    let mut looks = interval(LOOK);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = looks();
     let look = Arc::clone(&door.look);
     let never = CancellationToken::new();
     let hall = Hall { face: Arc::clone(&face), tracker, phases, admission: Admission::default(), never };
@@ -144,15 +154,29 @@ pub(crate) async fn accept(
 /// Takes connections of other processes of this daemon until it is aborted. They have places of their own: clients are
 /// not to keep them out.
 pub(crate) async fn accept_relays(
-    socket: &Socket,
+    socket: &mut Socket,
     face: Arc<Face>,
     tracker: TaskTracker,
     phases: watch::Receiver<Phase>,
+    look: &Notify,
 ) {
+    let mut looks = looks();
     let never = CancellationToken::new();
     let hall = Hall { face, tracker, phases, admission: Admission::default(), never };
     loop {
-        match socket.accept().await {
+        let accepted = tokio::select! {
+            accepted = socket.accept() => accepted,
+            // Its generation is in the name: it is nobody else's.
+            _ = looks.tick() => {
+                see_to(socket, || true).await;
+                continue;
+            }
+            () = look.notified() => {
+                see_to(socket, || true).await;
+                continue;
+            }
+        };
+        match accepted {
             Ok(stream) => hall.take_owners(stream, Via::Drain),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");

@@ -128,6 +128,7 @@ impl Face {
         }
         // Control is for whoever can open the socket; a token lets nobody stop the daemon.
         match (path.strip_prefix("/control/"), via) {
+            (Some("describe"), Via::Drain) => takeover::beside::describe(self, request),
             (Some(rest), Via::Drain) => drain::control(self, rest, &request),
             (Some(_), Via::Socket) if self.neighbours.is_handed_over() => {
                 control::pass_on(self, request).await

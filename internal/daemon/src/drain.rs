@@ -17,7 +17,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
@@ -54,8 +54,14 @@ impl Drain {
     }
 
     /// Takes connections until it is dropped.
-    pub(crate) async fn serve(self, face: Arc<Face>, tracker: TaskTracker, phases: watch::Receiver<Phase>) {
-        accept::accept_relays(&self.socket, face, tracker, phases).await;
+    pub(crate) async fn serve(
+        mut self,
+        face: Arc<Face>,
+        tracker: TaskTracker,
+        phases: watch::Receiver<Phase>,
+        look: Arc<Notify>,
+    ) {
+        accept::accept_relays(&mut self.socket, face, tracker, phases, &look).await;
     }
 }
 
@@ -110,20 +116,24 @@ async fn quiet(neighbours: &Neighbours) {
     }
 }
 
+/// The sockets of this kind that lie there, and whose they are or were.
+pub(crate) fn sockets(socket: &Path) -> Vec<(Generation, PathBuf)> {
+    let entries = socket.parent().and_then(|directory| std::fs::read_dir(directory).ok());
+    let named = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let number = name.to_str()?.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+        Some((Generation(number.parse().ok()?), entry.path()))
+    };
+    entries.into_iter().flatten().flatten().filter_map(named).collect()
+}
+
 /// Removes the sockets of processes that are dead. Call it under the daemon lock.
 pub(crate) async fn remove_stale(socket: &Path) {
-    let Some(directory) = socket.parent() else { return };
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
-        if number.is_none_or(|number| number.parse::<u64>().is_err()) {
-            continue;
-        }
+    for (_, path) in sockets(socket) {
         // A socket is listened to before it has this name, and to its end: refused is dead.
-        let knocked = timeout(KNOCK, UnixStream::connect(entry.path())).await;
+        let knocked = timeout(KNOCK, UnixStream::connect(&path)).await;
         if matches!(knocked, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
-            && let Err(error) = std::fs::remove_file(entry.path())
+            && let Err(error) = std::fs::remove_file(&path)
         {
             tracing::warn!(%error, "the socket of a dead process cannot be removed");
         }

@@ -41,6 +41,8 @@ pub(crate) enum Transfer {
     Prepare(oneshot::Sender<()>),
     /// Handle nothing more, and say what is handed over.
     Freeze(oneshot::Sender<Box<Manifest>>),
+    /// Say what ends in this process, which handed over.
+    Describe(oneshot::Sender<Box<Manifest>>),
     /// It came to nothing.
     Resume,
     /// The successor is active.

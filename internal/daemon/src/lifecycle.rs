@@ -1,6 +1,7 @@
 //! The life of the process: lock, load, listen, serve, drain, end.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ use crate::offers::{Offers, StartedBy};
 use crate::port::Port;
 use crate::reactor::{Parts, Phase, Reactor, limits, policies};
 use crate::socket::Socket;
+use crate::takeover::beside::{self, Found};
+use crate::takeover::manifest::Codec;
 use crate::takeover::predecessor::House;
 use crate::takeover::{Pipe, successor};
 
@@ -240,10 +243,7 @@ async fn assemble(
     };
     let took_over = matches!(beginning, Beginning::Taken(_));
     let Taken { parts, lock, socket, drains } = match beginning {
-        Beginning::Cold(lock) => {
-            let parts = load(config, state, &lock, &key, setting)?;
-            Taken { parts, lock, socket: None, drains: Vec::new() }
-        }
+        Beginning::Cold(lock) => begin_cold(config, state, lock, &key, setting, &path).await?,
         Beginning::Taken(estate) => take(config, state, &key, setting, *estate, &port)?,
     };
     resolve_what_is_known(&keeper).await;
@@ -273,6 +273,7 @@ async fn assemble(
         life,
         drains: watch_drains(drains, &inbox),
         lock: lock.clone(),
+        look: Arc::clone(&look),
         busy: false.into(),
     };
     drop(face.house.set(Arc::new(house)));
@@ -311,6 +312,32 @@ fn watch_drains(drains: Vec<(Generation, Witness)>, inbox: &Inbox) -> Vec<(Gener
         });
     }
     drains
+}
+
+/// What lies on disk, and what still runs beside it.
+async fn begin_cold(
+    config: Config,
+    state: &StateDir,
+    lock: DaemonLock,
+    key: &Key,
+    setting: Setting,
+    socket: &Path,
+) -> Result<Taken, RunError> {
+    let found = beside::find(socket, &Codec { sealer: &setting.sealer, key }).await;
+    let inbox = setting.inbox.clone();
+    let parts = load(config, state, &lock, key, setting)?;
+    Ok(Taken { parts, lock, socket: None, drains: join(found, &inbox) })
+}
+
+/// Those that still drain are neighbours from the start. Call it after what lies on disk is loaded.
+fn join(found: Vec<Found>, inbox: &Inbox) -> Vec<(Generation, Witness)> {
+    let one = |Found { witness, manifest }| {
+        let generation = manifest.generation;
+        tracing::info!(generation = generation.0, "another process still ends its calls");
+        inbox.tell(Told::Fact(Input::Beside(manifest)));
+        (generation, witness)
+    };
+    found.into_iter().map(one).collect()
 }
 
 /// A process's own parts.
@@ -461,7 +488,15 @@ async fn obey_signals(
     if !succeeded {
         face.inbox.tell(Told::Control(Ask::Stop));
     }
+    // Its own socket may be removed too, of a process that handed over.
+    let looking = async {
+        while hang_up.recv().await.is_some() {
+            look.notify_one();
+        }
+        std::future::pending().await
+    };
     tokio::select! {
+        () = looking => {}
         _ = phases.wait_for(|phase| *phase == Phase::Drained) => return Ok(()),
         // Only ever over in a process that handed over, be it a moment after it was told to stop.
         () = drain::over(&face.neighbours) => return Ok(()),

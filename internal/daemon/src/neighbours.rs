@@ -1,10 +1,11 @@
 //! The other processes of this daemon around an upgrade: the successor on the main socket, and those that drain, each
 //! on a socket of its own. What is known about them is shared by the reactor, its relays and every connection.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evermux_core::handover::Peer;
@@ -48,7 +49,8 @@ pub(crate) struct Neighbours {
     emptied: watch::Sender<bool>,
     /// The processes that drain, of those that this one knows.
     living: watch::Sender<BTreeSet<Generation>>,
-    followed: Mutex<BTreeSet<Generation>>,
+    /// Those that are listened to, and the pid that each said, for people.
+    followed: Mutex<BTreeMap<Generation, Option<u32>>>,
     /// Relayed POSTs under way.
     pub(crate) posts: Count,
     /// Connections that came by the doors that the successor has now.
@@ -93,6 +95,7 @@ impl Neighbours {
         match input {
             Input::HandOver => self.handed_over.store(true, Ordering::Release),
             Input::TakenOver { living, .. } => self.follow(living, inbox),
+            Input::Beside(manifest) => self.follow(&[manifest.generation], inbox),
             Input::Departed { generation, .. } => {
                 self.living.send_if_modified(|living| living.remove(generation));
             }
@@ -103,13 +106,27 @@ impl Neighbours {
     /// Listens to these processes until they are gone. Those that are listened to already stay.
     pub(crate) fn follow(self: &Arc<Self>, living: &[Generation], inbox: &Inbox) {
         self.living.send_modify(|known| known.extend(living));
-        let mut followed = self.followed.lock().unwrap_or_else(PoisonError::into_inner);
         for generation in living {
-            if followed.insert(*generation) {
+            if let Entry::Vacant(entry) = self.followed().entry(*generation) {
+                entry.insert(None);
                 // In no tracker: it ends with that process, and this one does not wait for it.
                 tokio::spawn(drain::follow(Arc::clone(self), inbox.clone(), *generation));
             }
         }
+    }
+
+    /// A process that drains said which one it is.
+    pub(crate) fn note_pid(&self, generation: Generation, pid: u32) {
+        self.followed().insert(generation, Some(pid));
+    }
+
+    /// What it said.
+    pub(crate) fn pid_of(&self, generation: Generation) -> Option<u32> {
+        self.followed().get(&generation).copied().flatten()
+    }
+
+    fn followed(&self) -> MutexGuard<'_, BTreeMap<Generation, Option<u32>>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Another process is the active one.

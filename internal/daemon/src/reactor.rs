@@ -301,6 +301,12 @@ impl Reactor {
                 // A core that was told to stop meanwhile is not frozen, and the attempt hears that by its dropped channel.
                 self.transfer.frozen = self.transfer.handed.take().is_none();
             }
+            Transfer::Describe(done) => {
+                self.transfer.handed = Some(done);
+                self.handle(Input::Describe);
+                // Dropped by one that has not handed over.
+                self.transfer.handed = None;
+            }
             Transfer::Resume => {
                 let Ongoing { held, departed, .. } = std::mem::take(&mut self.transfer);
                 self.handle(Input::Resume);
@@ -343,6 +349,7 @@ impl Reactor {
         let process = status::Process {
             generation: self.parts.generation.0,
             phase: self.parts.phase.borrow().word(),
+            pid_of: &|generation| self.parts.neighbours.pid_of(generation),
             origins: &|name| upstreams.get(name).map(evermux_config::Upstream::origin),
         };
         status::to_json(&self.parts.hub.report(), &process)

@@ -1,12 +1,15 @@
 //! `status --json` (contract): the core's report as JSON. Session ids, tokens and full URLs have no way in here.
 
-use evermux_core::status::{Report, SessionReport, UpstreamReport};
+use evermux_core::names::Generation;
+use evermux_core::status::{DrainReport, Report, SessionReport, UpstreamReport};
 use serde_json::{Value, json};
 
 /// What the report does not know about the process itself.
 pub(crate) struct Process<'a> {
     pub(crate) generation: u64,
     pub(crate) phase: &'static str,
+    /// The pid of a process that drains, if it said it.
+    pub(crate) pid_of: &'a dyn Fn(Generation) -> Option<u32>,
     /// Scheme, host and port of each upstream by name.
     pub(crate) origins: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -21,6 +24,7 @@ pub(crate) fn to_json(report: &Report, process: &Process<'_>) -> Value {
             // What listens is known where the connections come in: `show_port` says it.
             "http": null,
             "http_error": null,
+            "draining": report.draining.iter().map(|one| drain(one, process)).collect::<Vec<_>>(),
             "persistence": if report.persistence_degraded { "degraded" } else { "ok" },
         },
         "upstreams": report.upstreams.iter().map(|one| upstream(one, process)).collect::<Vec<_>>(),
@@ -34,6 +38,12 @@ pub(crate) fn show_port(report: &mut Value, port: &crate::port::Standing) {
         daemon.insert("http".to_owned(), json!(port.address.map(|address| address.to_string())));
         daemon.insert("http_error".to_owned(), json!(port.error));
     }
+}
+
+/// A process before this one whose calls still run.
+fn drain(report: &DrainReport, process: &Process<'_>) -> Value {
+    let DrainReport { generation, in_flight } = *report;
+    json!({"pid": (process.pid_of)(generation), "generation": generation.0, "in_flight": in_flight})
 }
 
 fn upstream(report: &UpstreamReport, process: &Process<'_>) -> Value {

@@ -7,7 +7,7 @@
 //! use names of their own (`block.before_write`).
 
 /// The environment variable that arms one point: `name`, or `name:N` for its N-th passing (from 1). The process dies
-/// there by SIGKILL; with `stop name` it stops (SIGSTOP) and may be continued, with `crash name` it aborts.
+/// there by SIGKILL; with `stop name` it stops (SIGSTOP) and may be continued, with `crash name` it aborts, with `stall name` the thread goes no further.
 pub const FAILPOINT_ENV: &str = "EVERMUX_FAILPOINT";
 
 /// Whether this build has failpoints at all.
@@ -48,6 +48,7 @@ mod armed {
         Kill,
         Stop,
         Crash,
+        Stall,
     }
 
     static ARMED: OnceLock<Option<(How, String, u64)>> = OnceLock::new();
@@ -57,6 +58,7 @@ mod armed {
         let (how, text) = match text.split_once(' ') {
             Some(("stop", name)) => (How::Stop, name),
             Some(("crash", name)) => (How::Crash, name),
+            Some(("stall", name)) => (How::Stall, name),
             _ => (How::Kill, text),
         };
         match text.rsplit_once(':').map(|(name, count)| (name, count.parse())) {
@@ -78,16 +80,21 @@ mod armed {
         if armed_name == name && PASSED.fetch_add(1, Ordering::SeqCst) + 1 == *count {
             let signal = match how {
                 How::Crash => std::process::abort(),
+                How::Stall => rest(),
                 How::Stop => nix::sys::signal::Signal::SIGSTOP,
                 How::Kill => nix::sys::signal::Signal::SIGKILL,
             };
             // The result does not matter: if the signal is refused the test sees a process that lived.
             let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), signal);
             if matches!(how, How::Kill) {
-                loop {
-                    std::thread::park();
-                }
+                rest();
             }
+        }
+    }
+
+    fn rest() -> ! {
+        loop {
+            std::thread::park();
         }
     }
 }

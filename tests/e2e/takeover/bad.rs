@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Harness, Script, ShimClient, Upstream};
 
 use nix::sys::signal::Signal;
+use nix::unistd::geteuid;
 
 use super::serving;
 use crate::support::{PATIENCE, binary, other_build, with_upstream};
@@ -30,16 +33,26 @@ fn scene() -> Scene {
 
 impl Scene {
     #[track_caller]
-    fn check(mut self, output: &evermux_testkit::Output, reason: &str) {
-        assert_eq!(output.code, Some(1), "{}{}", output.stdout, output.stderr);
+    fn check(self, output: &evermux_testkit::Output, reason: &str) {
         assert!(output.stderr.contains("nothing changed"), "{}", output.stderr);
-        assert!(output.stderr.contains(reason), "no word of {reason:?}: {}", output.stderr);
+        check_refused(output, reason);
+        self.serves_on();
+    }
+
+    #[track_caller]
+    fn serves_on(mut self) {
         assert_eq!(serving(&self.harness), self.before);
         assert!(self.client.call("counter", "{}").error().is_none());
         assert_eq!((self.upstream.initializes(), self.upstream.deletes()), (1, 0));
         self.upstream.assert_no_violations();
         assert!(!self.harness.logs().contains("panicked"), "{}", self.harness.logs());
     }
+}
+
+#[track_caller]
+fn check_refused(output: &evermux_testkit::Output, reason: &str) {
+    assert_eq!(output.code, Some(1), "{}{}", output.stdout, output.stderr);
+    assert!(output.stderr.contains(reason), "no word of {reason:?}: {}", output.stderr);
 }
 
 /// `upgrade` starts the program that lies where it was started from, and that is another one by then: the file was
@@ -106,4 +119,45 @@ fn one_that_may_not_read_the_config() {
     let output = scene.harness.run_within(&["upgrade", "--force"], PATIENCE * 3);
     fs::write(&config, text).unwrap();
     scene.check(&output, "config");
+}
+
+#[test]
+fn one_of_another_user() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: only root can run a successor as somebody else");
+        return;
+    }
+    let scene = scene();
+    let harness = &scene.harness;
+    // Somewhere where it can be run, with a config that can be read; all the rest is its owner's.
+    let program = other_build(harness.root());
+    open(harness.root(), 0o755);
+    open(&program, 0o755);
+    open(&harness.config_file(), 0o644);
+    let as_nobody = |arguments: &[&str]| -> Command {
+        let mut command = harness.command_of(&program, arguments);
+        command.uid(65534).gid(65534);
+        command
+    };
+    let upgrade = || harness.finish(as_nobody(&["upgrade", "--force"]), PATIENCE);
+    check_refused(&upgrade(), "Permission denied");
+    let output = harness.finish(as_nobody(&["daemon", "--takeover", "--detached"]), PATIENCE);
+    let said = &output.stdout;
+    assert!(
+        said.contains(r#""ready":false"#) && said.contains("Permission denied"),
+        "{said}{}",
+        output.stderr
+    );
+    // A directory that stands open by mistake does not help: the daemon looks who it is.
+    for directory in harness.runtime_dir().ancestors().take_while(|path| *path != harness.root()) {
+        open(directory, 0o711);
+    }
+    open(&harness.socket(), 0o666);
+    check_refused(&upgrade(), "did not answer");
+    assert!(harness.logs().contains("refused a connection of another user"), "{}", harness.logs());
+    scene.serves_on();
+}
+
+fn open(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }

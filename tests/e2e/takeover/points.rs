@@ -1,11 +1,18 @@
 //! Death, a stop and a crash of either side at every step: one daemon in the end, in the one session, and clients that
 //! go on.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::process::Child;
+use std::thread;
+
 use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Harness, Pending, Script, ShimClient, Upstream};
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
-use super::{serving, upgrade, upgraded};
+use super::{is_stopped_or_gone, serving, upgrade, upgraded};
 use crate::support::{PATIENCE, check_processes, with_upstream};
 
 /// The variable of `evermux_store::FAILPOINT_ENV`.
@@ -62,6 +69,25 @@ impl Scene {
         }
     }
 
+    /// A call of each client.
+    fn ask(&mut self) -> Vec<Pending> {
+        self.clients.iter_mut().map(|client| client.start_call("counter", "{}")).collect()
+    }
+
+    /// They have answers, each ran once.
+    #[track_caller]
+    fn answered(&mut self, asked: &[Pending], what: &str) {
+        let count = |(client, call): (&ShimClient, &Pending)| {
+            let answer = client.wait(call, PATIENCE);
+            let count = answer.structured()["count"].as_u64();
+            count.unwrap_or_else(|| panic!("{what}: {}\n{}", answer.raw, self.harness.logs()))
+        };
+        let counts: BTreeSet<u64> = self.clients.iter().zip(asked).map(count).collect();
+        let before = self.calls;
+        self.calls += asked.len() as u64;
+        assert_eq!(counts, (before + 1..=self.calls).collect(), "{what}");
+    }
+
     fn hold(&mut self) {
         let call = self.clients[0].start_call("gate", r#"{"name":"held"}"#);
         self.upstream.wait_at_gate("held", 1, PATIENCE);
@@ -88,6 +114,23 @@ impl Scene {
         }
         check_processes(&self.harness, |pids| pids.len() == 1, what);
     }
+}
+
+/// What is waited for more than worked for, at the same time, each on a state directory of its own.
+fn at_once<T: Sync>(cases: &[T], run: impl Fn(&T) + Sync) {
+    thread::scope(|scope| {
+        for case in cases {
+            let run = &run;
+            scope.spawn(move || run(case));
+        }
+    });
+}
+
+/// A successor that stops at a point.
+fn hang(harness: &Harness, point: &str) -> Child {
+    let mut command = harness.command(&["daemon", "--takeover"]);
+    command.env(FAILPOINT, format!("stop takeover.{point}"));
+    command.spawn().unwrap()
 }
 
 /// Runs `upgrade` with the successor armed. What it says of it, if it could.
@@ -126,15 +169,12 @@ fn a_successor_that_hangs_before_it_is_active_is_fenced() {
         let mut scene = Scene::new(None);
         let before = serving(&scene.harness).0;
         scene.hold();
-        scene.harness.set_variable(FAILPOINT, &format!("stop takeover.n.{step}"));
-        let mut hung = scene.harness.command(&["daemon", "--takeover"]);
-        let mut hung = hung.env("EVERMUX_FORCE", "1").spawn().unwrap();
-        scene.harness.unset_variable(FAILPOINT);
+        let mut hung = hang(&scene.harness, &format!("n.{step}"));
         // What came in the frozen moment is answered by the one that goes on.
         scene.all_work(&what);
         poll_until(PATIENCE, || {
             scene.all_work(&what);
-            crate::takeover::is_stopped_or_gone(hung.id()).then_some(())
+            is_stopped_or_gone(hung.id()).then_some(())
         });
         scene.all_work(&what);
         assert_eq!(serving(&scene.harness).0, before, "{what}");
@@ -198,10 +238,9 @@ fn a_predecessor_that_dies_after_its_successor_was_ready_is_adopted() {
 
 #[test]
 fn a_predecessor_that_hangs_is_not_taken_over_without_proof() {
+    let steps: Vec<&str> = OLD_BEFORE.into_iter().chain(OLD_AFTER).collect();
     // Each takes the successor its whole patience.
-    let full = std::env::var_os("EVERMUX_FULL").is_some_and(|value| value == "1");
-    let steps = ["commit", "manifest", "offer", "frozen", "descriptors", "ready", "active"];
-    for step in steps.into_iter().take(if full { 7 } else { 2 }) {
+    at_once(&steps, |step| {
         let what = format!("stop o.{step}");
         let mut scene = Scene::new(Some(&format!("stop takeover.o.{step}")));
         let before = serving(&scene.harness).0;
@@ -209,12 +248,96 @@ fn a_predecessor_that_hangs_is_not_taken_over_without_proof() {
         // Whether it was decided is on the wire: a commit that was read counts, silence does not.
         let taken = output.code == Some(0);
         assert!(taken || output.code == Some(1), "{what}: {output:?}");
+        assert_eq!(taken, matches!(*step, "active" | "drain"), "{what}: {output:?}");
+        assert!(is_stopped_or_gone(before), "{what}: it never came there");
+        let asked = scene.ask();
         scene.harness.signal(before, Signal::SIGCONT);
-        scene.all_work(&what);
+        scene.answered(&asked, &what);
         let after = serving(&scene.harness).0;
         assert_eq!(after != before, taken, "{what}: {output:?}\n{}", scene.harness.logs());
         scene.end(&what);
-    }
+    });
+}
+
+#[test]
+fn a_successor_that_hangs_once_it_is_active_is_waited_for() {
+    let cases: Vec<_> = NEW_AFTER
+        .into_iter()
+        .flat_map(|step| [Signal::SIGKILL, Signal::SIGCONT].map(|end| (step, end)))
+        .collect();
+    at_once(&cases, |(step, end)| {
+        let what = format!("stop n.{step}, {end}");
+        let mut scene = Scene::new(None);
+        scene.hold();
+        let old = serving(&scene.harness).0;
+        let mut hung = hang(&scene.harness, &format!("n.{step}"));
+        let stopped = poll_until(PATIENCE, || is_stopped_or_gone(hung.id()).then_some(()));
+        assert!(stopped.is_some(), "{what}: it never came there");
+        let asked = scene.ask();
+        // The one that drains answers what it has, before or after; the rest waits for whoever is the daemon.
+        if *end == Signal::SIGCONT {
+            scene.end_held(true, &what);
+        }
+        let open = asked.len() + usize::from(scene.held.is_some());
+        assert_eq!(scene.clients.iter().map(ShimClient::unanswered).sum::<usize>(), open, "{what}");
+        scene.harness.signal(hung.id(), *end);
+        scene.answered(&asked, &what);
+        let serves = serving(&scene.harness).0;
+        assert_eq!(serves == hung.id(), *end == Signal::SIGCONT, "{what}");
+        assert_ne!(serves, old, "{what}");
+        scene.end_held(true, &what);
+        scene.harness.wait_gone(old, PATIENCE);
+        scene.end(&what);
+        hung.kill().ok();
+        hung.wait().unwrap();
+    });
+}
+
+#[test]
+fn the_status_lists_the_process_that_drains_and_what_it_has_left() {
+    let mut scene = Scene::new(None);
+    scene.hold();
+    let (old, generation) = serving(&scene.harness);
+    let new = upgraded(&scene.harness);
+    let draining = |status: &Value| Some(status["daemon"]["draining"].clone());
+    let one = json!([{"pid": old, "generation": generation, "in_flight": 1}]);
+    scene.harness.wait_status(PATIENCE, |status| draining(status).filter(|told| *told == one));
+    let shown = scene.harness.run(&["status"]).success().stdout;
+    let line = format!("before it: generation {generation} (pid {old}), ending with its calls: 1 in flight");
+    assert!(shown.contains(&line), "{shown}");
+    scene.end_held(true, "its call");
+    let gone =
+        scene.harness.wait_status(PATIENCE, |status| draining(status).filter(|told| *told == json!([])));
+    assert_eq!((gone, serving(&scene.harness).0), (json!([]), new));
+    scene.end("listed");
+}
+
+#[test]
+fn the_socket_of_the_one_that_drains_is_made_anew() {
+    let mut scene = Scene::new(None);
+    scene.hold();
+    let (old, generation) = serving(&scene.harness);
+    upgraded(&scene.harness);
+    let socket = scene.harness.runtime_dir().join(format!("drain-{generation}.sock"));
+    fs::remove_file(&socket).unwrap();
+    scene.harness.signal(old, Signal::SIGHUP);
+    let again = poll_until(PATIENCE, || UnixStream::connect(&socket).ok());
+    assert!(again.is_some(), "{}", scene.harness.logs());
+    scene.end_held(true, "its call");
+    scene.harness.wait_gone(old, PATIENCE);
+    assert!(!socket.exists(), "it goes with its process");
+    scene.end("removed");
+}
+
+#[test]
+fn a_disk_that_hangs_ends_the_attempt_and_nothing_else() {
+    // The first grant is the daemon's own.
+    let scene = Scene::new(Some("stall generation.before_append:2"));
+    let before = serving(&scene.harness);
+    let output = scene.harness.run(&["daemon", "--takeover", "--detached"]);
+    assert!(output.stdout.contains("too long (before the offer)"), "{output:?}");
+    assert_eq!(serving(&scene.harness), before);
+    scene.end("a disk that hangs");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
-use super::line::{Line, Numbered};
+use super::line::{Begin, Line, Numbered};
 
 /// Lines kept. A line comes once for each call and stream that was handed over; who missed the oldest of so many
 /// learns what became of them from the journal.
@@ -83,7 +83,7 @@ impl Feed {
         let mut news = self.news.subscribe();
         let stale = if after.is_none() { self.state().told } else { 0 };
         let mut at = after.unwrap_or(0);
-        let Ok(begin) = write(0, Line::Begin) else { return };
+        let Ok(begin) = write(0, Line::Begin(Begin { pid: Some(std::process::id()) })) else { return };
         if tx.send(begin).await.is_err() {
             return;
         }

@@ -11,7 +11,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use mcp_http::{Sender as _, UnixSender};
 
-use super::line::Numbered;
+use super::line::{Begin, Line, Numbered};
 use crate::inbox::{Inbox, Told};
 use crate::neighbours::Neighbours;
 
@@ -59,7 +59,7 @@ async fn listen(
         rest.extend_from_slice(&frame.into_data().unwrap_or_default());
         while let Some(end) = memchr::memchr(b'\n', &rest) {
             let line = rest.split_to(end + 1);
-            take(inbox, generation, last, &line);
+            take(neighbours, inbox, generation, last, &line);
         }
         if rest.len() > LONGEST_LINE {
             tracing::error!(generation = generation.0, "a line of a process that drains is too long");
@@ -69,11 +69,14 @@ async fn listen(
     Some(())
 }
 
-fn take(inbox: &Inbox, generation: Generation, last: &mut u64, line: &[u8]) {
+fn take(neighbours: &Neighbours, inbox: &Inbox, generation: Generation, last: &mut u64, line: &[u8]) {
     let Ok(Numbered { number, line }) = serde_json::from_slice(line) else {
         return tracing::warn!(generation = generation.0, "a line of a process that drains makes no sense");
     };
     *last = number.max(*last);
+    if let Line::Begin(Begin { pid: Some(pid) }) = line {
+        return neighbours.note_pid(generation, pid);
+    }
     if let Some(fact) = line.fact(generation) {
         inbox.tell(Told::Fact(fact));
     }

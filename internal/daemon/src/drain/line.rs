@@ -22,13 +22,20 @@ pub(crate) struct Numbered {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum Line {
     /// The connection stands.
-    Begin,
+    Begin(Begin),
     CallOver(CallOver),
     Released(Box<Released>),
     News(Box<News>),
     /// Of a newer build.
     #[serde(other)]
     Unknown,
+}
+
+/// Who speaks; a build from before this was told says nothing of itself.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Begin {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pid: Option<u32>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -107,7 +114,7 @@ impl Line {
     /// The fact it tells, if it tells one; `generation`: whose line it is.
     pub(crate) fn fact(self, generation: Generation) -> Option<Input> {
         match self {
-            Self::Begin | Self::Unknown => None,
+            Self::Begin(_) | Self::Unknown => None,
             Self::CallOver(call) => Some(Input::EndedElsewhere {
                 trajectory: call.trajectory.parse().ok()?,
                 handshake: Handshake(call.handshake),
@@ -187,7 +194,7 @@ mod tests {
         let news = Forwarded { trajectory, handshake, message, told: Some(LinkNonce(0xcd)) };
         let to_all = Forwarded { told: None, ..news.clone() };
         vec![
-            Line::Begin,
+            Line::Begin(Begin { pid: Some(4711) }),
             Line::call_over(Trajectory(0xab), Handshake(2), WireId(9_007_199_254_740_991)),
             Line::released(&stream),
             Line::released(&silent),

@@ -117,7 +117,7 @@ impl Node {
         let drain =
             Drain::listen(&self.face.neighbours.path(Peer::Successor), Generation(generation)).unwrap();
         let (face, tracker) = (Arc::clone(&self.face), self.tracker.clone());
-        tokio::spawn(drain.serve(face, tracker, self.phase.subscribe()))
+        tokio::spawn(drain.serve(face, tracker, self.phase.subscribe(), Arc::default()))
     }
 
     fn link(&self) -> String {

@@ -1,6 +1,7 @@
 //! The IO of a takeover: connections, descriptors, processes. What to do, and when to give up, is decided by the two
 //! machines in `evermux_core::takeover`; `planning/takeover.md` has the steps.
 
+pub(crate) mod beside;
 pub(crate) mod frames;
 pub(crate) mod manifest;
 pub(crate) mod predecessor;
@@ -8,8 +9,9 @@ pub(crate) mod successor;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use fd_handover::{Alive, Frame, Witness, liveness};
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::{Request, StatusCode};
@@ -18,6 +20,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
 use crate::downstream::{Face, Reply, plain};
+use predecessor::House;
 
 /// What the connection is upgraded to.
 const PROTOCOL_NAME: &str = "evermux-takeover";
@@ -53,8 +56,20 @@ impl AsFd for Pipe {
     }
 }
 
-/// A successor asks: from here on its connection carries frames.
-pub(crate) fn welcome(face: &Face, mut request: Request<Incoming>) -> Reply {
+/// A successor asks.
+pub(crate) fn welcome(face: &Face, request: Request<Incoming>) -> Reply {
+    switch(face, request, |house, stream, read| async move { house.hand_over(stream, &read).await })
+}
+
+/// From here on the connection carries frames.
+fn switch<F>(
+    face: &Face,
+    mut request: Request<Incoming>,
+    converse: impl FnOnce(Arc<House>, UnixStream, Bytes) -> F + Send + 'static,
+) -> Reply
+where
+    F: Future<Output = ()> + Send,
+{
     let asks = request.headers().get(UPGRADE).is_some_and(|value| value == PROTOCOL_NAME);
     let Some(house) = face.house.get().cloned().filter(|_| asks) else {
         return plain(StatusCode::SERVICE_UNAVAILABLE, bytes::Bytes::new());
@@ -64,8 +79,8 @@ pub(crate) fn welcome(face: &Face, mut request: Request<Incoming>) -> Reply {
     tokio::spawn(async move {
         let Ok(upgraded) = upgrading.await else { return };
         match upgraded.downcast::<TokioIo<UnixStream>>() {
-            Ok(parts) => house.hand_over(parts.io.into_inner(), &parts.read_buf).await,
-            Err(_) => tracing::error!("a successor came on something that is no socket"),
+            Ok(parts) => converse(house, parts.io.into_inner(), parts.read_buf).await,
+            Err(_) => tracing::error!("a process came on something that is no socket"),
         }
     });
     let mut reply = plain(StatusCode::SWITCHING_PROTOCOLS, bytes::Bytes::new());

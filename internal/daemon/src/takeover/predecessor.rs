@@ -11,10 +11,11 @@ use evermux_core::handover::Manifest;
 use evermux_core::names::Generation;
 use evermux_core::takeover::predecessor::{Fact, Order};
 use evermux_core::takeover::{Ability, Agreed, Predecessor, Reason};
-use evermux_store::{Key, Persist, failpoint};
+use evermux_store::{Key, Persist, StoreError, failpoint};
 use fd_handover::{Channel, Frame, Process, Witness};
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
@@ -56,6 +57,8 @@ pub(crate) struct House {
     /// Those that drain, and their lives.
     pub(crate) drains: Vec<(Generation, Arc<Witness>)>,
     pub(crate) lock: LockBox,
+    /// Whoever listens is to look whether its socket can be found.
+    pub(crate) look: Arc<Notify>,
     pub(crate) busy: AtomicBool,
 }
 
@@ -122,7 +125,7 @@ impl House {
 }
 
 /// Writes one frame, for as long as that may take.
-async fn say(
+pub(super) async fn say(
     channel: &mut Channel,
     kind: Kind,
     value: &impl serde::Serialize,
@@ -132,12 +135,24 @@ async fn say(
     matches!(timeout(WRITTEN_WITHIN, channel.send(kind as u8, &body, fds)).await, Ok(Ok(())))
 }
 
+/// The manifest's text, in frames that may be as long as that.
+pub(super) async fn say_text(channel: &mut Channel, text: &[u8]) -> bool {
+    for chunk in text.chunks(CHUNK) {
+        let sent = channel.send(Kind::Manifest as u8, chunk, &[]);
+        if !matches!(timeout(WRITTEN_WITHIN, sent).await, Ok(Ok(()))) {
+            return false;
+        }
+    }
+    true
+}
+
 /// One attempt.
 struct Attempt<'a> {
     house: &'a Arc<House>,
     asked: Asked,
     began: Instant,
     prepared: Option<oneshot::Receiver<()>>,
+    granting: Option<JoinHandle<Result<Generation, StoreError>>>,
     granted: Option<Generation>,
     manifest: Option<Box<Manifest>>,
     drain: Option<Drain>,
@@ -147,9 +162,18 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     fn new(house: &'a Arc<House>, asked: Asked) -> Self {
-        let began = Instant::now();
-        let (prepared, granted, manifest, drain, frozen) = (None, None, None, None, None);
-        Self { house, asked, began, prepared, granted, manifest, drain, frozen, closed: false }
+        Self {
+            house,
+            asked,
+            began: Instant::now(),
+            prepared: None,
+            granting: None,
+            granted: None,
+            manifest: None,
+            drain: None,
+            frozen: None,
+            closed: false,
+        }
     }
 
     async fn run(mut self) {
@@ -162,10 +186,14 @@ impl<'a> Attempt<'a> {
                 self.take(&mut machine, facts, &mut orders);
             }
             if machine.is_over() {
-                return;
+                break;
             }
             let facts = self.wait(machine.deadline()).await;
             self.take(&mut machine, facts, &mut orders);
+        }
+        // A disk that hangs: what it does in the end is nobody's, and the next attempt's is not to be done beside it.
+        if let Some(granting) = self.granting.take() {
+            drop(granting.await);
         }
     }
 
@@ -181,7 +209,7 @@ impl<'a> Attempt<'a> {
     async fn wait(&mut self, deadline: Option<Duration>) -> Vec<Fact> {
         let at = self.began + deadline.unwrap_or(Duration::from_secs(3600));
         let Asked { channel, witness, .. } = &mut self.asked;
-        let prepared = self.prepared.as_mut();
+        let (prepared, granting) = (self.prepared.as_mut(), self.granting.as_mut());
         tokio::select! {
             biased;
             frame = channel.recv(), if !self.closed => self.read(frame),
@@ -199,6 +227,10 @@ impl<'a> Attempt<'a> {
                 self.prepared = None;
                 failpoint("takeover.o.prepared");
                 prepared.map(|()| Fact::Prepared).into_iter().collect()
+            }
+            granted = done(granting) => {
+                self.granting = None;
+                vec![self.note_granted(granted)]
             }
             () = tokio::time::sleep_until(at) => vec![Fact::Tick],
         }
@@ -237,7 +269,7 @@ impl<'a> Attempt<'a> {
                 self.prepared = Some(prepared);
                 Vec::new()
             }
-            Order::Grant => vec![self.grant().await],
+            Order::Grant => self.grant(),
             Order::Offer => self.offer().await,
             Order::Freeze => self.freeze().await,
             Order::Send => {
@@ -293,10 +325,16 @@ impl<'a> Attempt<'a> {
     }
 
     /// On disk, and so on a thread of its own.
-    async fn grant(&mut self) -> Fact {
+    fn grant(&mut self) -> Vec<Fact> {
         let (state, lock) = (self.house.face.state.clone(), self.house.lock.get());
-        let Some(lock) = lock else { return Fact::NotGranted("it has no lock".to_owned()) };
-        let granted = tokio::task::spawn_blocking(move || state.grant_generation(&lock, &[])).await;
+        let Some(lock) = lock else { return vec![Fact::NotGranted("it has no lock".to_owned())] };
+        // Not awaited here: the disk may hang, and the machine has a deadline for it.
+        let grant = move || state.grant_generation(&lock, &[]);
+        self.granting = Some(tokio::task::spawn_blocking(grant));
+        Vec::new()
+    }
+
+    fn note_granted(&mut self, granted: Result<Result<Generation, StoreError>, JoinError>) -> Fact {
         match granted {
             Ok(Ok(generation)) => {
                 self.granted = Some(generation);
@@ -390,11 +428,8 @@ impl<'a> Attempt<'a> {
     }
 
     async fn send_manifest(&mut self, manifest: &Manifest, text: &[u8]) -> bool {
-        for chunk in text.chunks(CHUNK) {
-            let sent = self.asked.channel.send(Kind::Manifest as u8, chunk, &[]);
-            if !matches!(timeout(WRITTEN_WITHIN, sent).await, Ok(Ok(()))) {
-                return false;
-            }
+        if !say_text(&mut self.asked.channel, text).await {
+            return false;
         }
         failpoint("takeover.o.manifest");
         let end = End::of(text, manifest.sessions.len(), manifest.links.len());
@@ -409,7 +444,7 @@ impl<'a> Attempt<'a> {
         if let Some(drain) = self.drain.take() {
             let (face, tracker) = (Arc::clone(&house.face), house.tracker.clone());
             // In no tracker: it ends when the process does.
-            tokio::spawn(drain.serve(face, tracker, house.phases.clone()));
+            tokio::spawn(drain.serve(face, tracker, house.phases.clone(), Arc::clone(&house.look)));
         }
         self.tell(Transfer::HandOver);
         let frozen_us = self.frozen.map_or(0, |frozen| frozen.elapsed().as_micros());
@@ -426,9 +461,9 @@ pub(crate) struct Estate {
 }
 
 /// Waits for something that may not be awaited at all.
-async fn done(waiting: Option<&mut oneshot::Receiver<()>>) -> Option<()> {
+async fn done<F: Future + Unpin>(waiting: Option<&mut F>) -> F::Output {
     match waiting {
-        Some(waiting) => waiting.await.ok(),
+        Some(waiting) => waiting.await,
         None => std::future::pending().await,
     }
 }

@@ -21,17 +21,16 @@ use tokio::time::{Instant, timeout};
 
 use super::frames::{Declined, Descriptor, Descriptors, End, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
 use super::manifest::{Codec, Lent};
-use super::{Pipe, body_of};
+use super::{PROTOCOL_NAME, Pipe, body_of};
 use crate::socket::Socket;
 
-/// Where a successor asks; the answer is 101, and frames from then on.
-const REQUEST: &[u8] = b"POST /control/takeover HTTP/1.1\r\nhost: evermux\r\nconnection: upgrade\r\n\
-    upgrade: evermux-takeover\r\ncontent-length: 0\r\n\r\n";
+/// What a successor asks; the answer is 101, and frames from then on.
+const ENDPOINT: &str = "takeover";
 /// For that answer: a daemon that is alive gives it at once.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 /// The largest manifest, in bytes: far more than the limits of links and calls make.
-const LARGEST_MANIFEST: usize = 256 * 1024 * 1024;
+pub(super) const LARGEST_MANIFEST: usize = 256 * 1024 * 1024;
 const LARGEST_HEAD: usize = 8 * 1024;
 
 /// What this process has to go on with.
@@ -69,7 +68,7 @@ pub(crate) struct Tools<'a> {
 
 /// Asks the running daemon, if one runs, to hand over. Everything slow is done before.
 pub(crate) async fn take_over(tools: Tools<'_>) -> Outcome {
-    let channel = match dial(tools.socket).await {
+    let channel = match dial(tools.socket, ENDPOINT).await {
         Ok(Some(channel)) => channel,
         Ok(None) => return Outcome::Cold,
         Err(reason) => return Outcome::Refused { reason, again: false },
@@ -78,7 +77,7 @@ pub(crate) async fn take_over(tools: Tools<'_>) -> Outcome {
 }
 
 /// `None`: nobody listens.
-async fn dial(path: &Path) -> Result<Option<Channel>, String> {
+pub(super) async fn dial(path: &Path, endpoint: &str) -> Result<Option<Channel>, String> {
     let mut stream = match UnixStream::connect(path).await {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -86,8 +85,12 @@ async fn dial(path: &Path) -> Result<Option<Channel>, String> {
         }
         Err(error) => return Err(format!("the running daemon cannot be reached: {error}")),
     };
+    let request = format!(
+        "POST /control/{endpoint} HTTP/1.1\r\nhost: evermux\r\nconnection: upgrade\r\nupgrade: {PROTOCOL_NAME}\r\n\
+         content-length: 0\r\n\r\n"
+    );
     let asked = async {
-        stream.write_all(REQUEST).await?;
+        stream.write_all(request.as_bytes()).await?;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") && head.len() < LARGEST_HEAD {
             head.push(stream.read_u8().await?);
