@@ -16,6 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::accept::{Door, LockBox, accept};
+use crate::build_id;
 use crate::credentials;
 use crate::downstream::Face;
 use crate::drain;
@@ -134,13 +135,22 @@ async fn begin_as_successor(
     life: &Pipe,
 ) -> Result<Beginning, RunError> {
     let (socket, sealer) = (options.paths.socket(), Sealer::new(key.bytes()));
+    // Reads the program's file, while nobody waits for this process. Unknown, it is not compared.
+    let (build, force) = (build_id::build().ok(), options.force);
     let until = Instant::now() + LOCK_WITHIN;
     loop {
-        let tools = successor::Tools { state, sealer: &sealer, key, socket: &socket, life };
+        let tools = successor::Tools { state, sealer: &sealer, key, socket: &socket, life, build, force };
         match successor::take_over(tools).await {
             successor::Outcome::Taken(estate) => return Ok(Beginning::Taken(estate)),
             successor::Outcome::Refused { reason, again } => {
                 return Err(RunError::NotTakenOver { reason, again });
+            }
+            // Whoever holds the lock lives. Free, it proves what the broken connection did not.
+            successor::Outcome::Lost { reason } => {
+                return match state.try_lock() {
+                    Ok(lock) => Ok(Beginning::Cold(lock)),
+                    Err(_) => Err(RunError::NotTakenOver { reason, again: false }),
+                };
             }
             successor::Outcome::Cold => {}
         }

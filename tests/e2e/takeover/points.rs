@@ -127,8 +127,7 @@ fn a_successor_that_hangs_before_it_is_active_is_fenced() {
         let before = serving(&scene.harness).0;
         scene.hold();
         scene.harness.set_variable(FAILPOINT, &format!("stop takeover.n.{step}"));
-        let mut hung = scene.harness.command(&["daemon", "--takeover"]);
-        let mut hung = hung.env("EVERMUX_FORCE", "1").spawn().unwrap();
+        let mut hung = scene.harness.command(&["daemon", "--takeover", "--force"]).spawn().unwrap();
         scene.harness.unset_variable(FAILPOINT);
         // What came in the frozen moment is answered by the one that goes on.
         scene.all_work(&what);

@@ -52,6 +52,12 @@ pub(crate) struct Hello {
     pub(crate) protocol: (u32, u32),
     pub(crate) records: (u32, u32),
     pub(crate) version: String,
+    /// Which build it is, if it knows. The first versions did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) build: Option<String>,
+    /// It wants to replace the same build too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) force: bool,
 }
 
 impl Hello {
@@ -147,7 +153,10 @@ mod tests {
     #[test]
     fn frames_are_written_and_read_as_ever() {
         let version = || "0.1.0".to_owned();
-        let hello = Hello { protocol: (1, 1), records: (1, 1), version: version() };
+        let (build, force) = (Some("0.1.0+c0ffee0123456789".to_owned()), true);
+        let hello = Hello { protocol: (1, 1), records: (1, 1), version: version(), build, force };
+        check(Kind::Hello, 1, include_str!("golden/hello-build.json"), &hello);
+        let hello = Hello { build: None, force: false, ..hello };
         check(Kind::Hello, 1, include_str!("golden/hello.json"), &hello);
         let refuse = Refusal { reason: "no".to_owned(), again: true };
         check(Kind::Refuse, 2, include_str!("golden/refuse.json"), &refuse);

@@ -54,6 +54,8 @@ pub(crate) enum Outcome {
     Taken(Box<Estate>),
     /// The running daemon runs on. `again`: another attempt may do better.
     Refused { reason: String, again: bool },
+    /// It broke off before it had handed over, and nothing proves that it died. The lock may.
+    Lost { reason: String },
 }
 
 /// What is needed to understand what comes.
@@ -63,6 +65,10 @@ pub(crate) struct Tools<'a> {
     pub(crate) key: &'a Key,
     pub(crate) socket: &'a Path,
     pub(crate) life: &'a Pipe,
+    /// This build, if it is known.
+    pub(crate) build: Option<&'a str>,
+    /// Also from a daemon of the same build.
+    pub(crate) force: bool,
 }
 
 /// Asks the running daemon, if one runs, to hand over. Everything slow is done before.
@@ -70,19 +76,24 @@ pub(crate) async fn take_over(tools: Tools<'_>) -> Outcome {
     let channel = match dial(tools.socket).await {
         Ok(Some(channel)) => channel,
         Ok(None) => return Outcome::Cold,
-        Err(reason) => return Outcome::Refused { reason, again: false },
+        Err(outcome) => return outcome,
     };
     Attempt { tools, channel, began: Instant::now(), got: Got::default(), closed: false }.run().await
 }
 
 /// `None`: nobody listens.
-async fn dial(path: &Path) -> Result<Option<Channel>, String> {
+async fn dial(path: &Path) -> Result<Option<Channel>, Outcome> {
     let mut stream = match UnixStream::connect(path).await {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             return Ok(None);
         }
-        Err(error) => return Err(format!("the running daemon cannot be reached: {error}")),
+        Err(error) => {
+            // More wait to be let in than fit, which passes.
+            let again = error.kind() == io::ErrorKind::WouldBlock;
+            let reason = format!("the running daemon cannot be reached: {error}");
+            return Err(Outcome::Refused { reason, again });
+        }
     };
     let asked = async {
         stream.write_all(REQUEST).await?;
@@ -94,15 +105,39 @@ async fn dial(path: &Path) -> Result<Option<Channel>, String> {
     };
     let head = match timeout(ANSWERED_WITHIN, asked).await {
         Ok(Ok(head)) => head,
-        Ok(Err(error)) => return Err(format!("the running daemon broke off: {error}")),
-        Err(_) => return Err("the running daemon does not answer; it may hang".to_owned()),
+        Ok(Err(error)) => {
+            return Err(Outcome::Lost { reason: format!("the running daemon broke off: {error}") });
+        }
+        Err(_) => {
+            let reason = "the running daemon does not answer; it may hang".to_owned();
+            return Err(Outcome::Refused { reason, again: false });
+        }
     };
-    if head.starts_with(b"HTTP/1.1 101") {
-        return Ok(Some(Channel::new(stream, b"")));
+    match status(&head) {
+        Some(101) => Ok(Some(Channel::new(stream, b""))),
+        status => Err(not_welcome(status)),
     }
-    Err("the running daemon is of a version that cannot hand over; `evermux stop` ends it, and the next client starts \
-         this one"
-        .to_owned())
+}
+
+/// The status of a response's head.
+fn status(head: &[u8]) -> Option<u16> {
+    std::str::from_utf8(head).ok()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
+}
+
+/// Only "no such thing" is the answer of a daemon that never heard of takeovers.
+fn not_welcome(status: Option<u16>) -> Outcome {
+    let (reason, again) = match status {
+        Some(503) => {
+            ("the running daemon has no room for another connection, or only starts; try again", true)
+        }
+        Some(404 | 405) => (
+            "the running daemon is of a version that cannot hand over; `evermux stop` ends it, and the next client starts \
+             this one",
+            false,
+        ),
+        _ => ("what answers is not understood; `evermux status` may tell what runs", false),
+    };
+    Outcome::Refused { reason: reason.to_owned(), again }
 }
 
 /// What came so far.
@@ -175,12 +210,16 @@ impl Attempt<'_> {
                 self.closed = true;
                 vec![Fact::Closed]
             }
+            // What was not written whole was not said.
+            Err(Error::Cut) => {
+                self.closed = true;
+                vec![Fact::Closed]
+            }
             Err(error) => {
                 self.closed = true;
-                let limit = error.is_limit();
                 tracing::error!(%error, "what the running daemon hands over cannot be received");
-                // Said before the end of the conversation is taken in, or it would be all that is known.
-                if limit { vec![Fact::Unusable(error.to_string())] } else { vec![Fact::Closed] }
+                // No end: there may be a decision in what is not read.
+                vec![Fact::Unusable(error.to_string())]
             }
         }
     }
@@ -270,8 +309,9 @@ impl Attempt<'_> {
         match order {
             Order::Hello => {
                 let records = known_records();
-                let hello =
-                    Hello { protocol: PROTOCOL, records, version: env!("CARGO_PKG_VERSION").to_owned() };
+                let version = env!("CARGO_PKG_VERSION").to_owned();
+                let (build, force) = (self.tools.build.map(str::to_owned), self.tools.force);
+                let hello = Hello { protocol: PROTOCOL, records, version, build, force };
                 let body = serde_json::to_vec(&hello).unwrap_or_default();
                 let life = [self.tools.life.as_fd()];
                 let sent = timeout(WRITTEN_WITHIN, self.channel.send(Kind::Hello as u8, &body, &life)).await;
@@ -323,6 +363,7 @@ impl Attempt<'_> {
     fn give_up(&mut self, reason: &Reason) -> Outcome {
         match self.got.refusal.take() {
             Some(Refusal { reason, again }) => Outcome::Refused { reason, again },
+            None if self.got.estate.is_none() && self.closed => Outcome::Lost { reason: reason.to_string() },
             // A daemon that did not answer this one will not answer the next.
             None => Outcome::Refused { reason: reason.to_string(), again: false },
         }
@@ -344,4 +385,23 @@ async fn gone(life: Option<&Witness>) {
 /// What this build reads; in tests one of long ago.
 fn known_records() -> (u32, u32) {
     if evermux_store::is_armed("takeover.n.old_records") { (0, 0) } else { evermux_store::RECORD_VERSIONS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_daemon_without_takeovers_is_called_one() {
+        let told = |head: &[u8]| match not_welcome(status(head)) {
+            Outcome::Refused { reason, again } => (reason.contains("cannot hand over"), again),
+            _ => panic!("no refusal"),
+        };
+        assert_eq!(told(b"HTTP/1.1 404 Not Found\r\n\r\n"), (true, false));
+        // A daemon that is full, or has not opened yet.
+        assert_eq!(told(b"HTTP/1.1 503 Service Unavailable\r\n\r\n"), (false, true));
+        assert_eq!(told(b"SSH-2.0\r\n\r\n"), (false, false));
+        assert_eq!(status(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"), Some(101));
+        assert_eq!(status(b"HTTP/1.1 1"), None);
+    }
 }
