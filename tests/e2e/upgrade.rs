@@ -51,3 +51,42 @@ fn a_takeover_from_nobody_is_a_start() {
     assert_eq!(harness.daemon_pid(), Some(pid));
     assert_eq!(harness.run(&["daemon", "--force"]).code, Some(2), "--force belongs to --takeover");
 }
+
+#[test]
+fn a_successor_of_the_same_build_is_refused_unless_it_insists() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let pid = harness.start_daemon();
+    let refused = harness.run_within(&["daemon", "--takeover", "--detached"], PATIENCE);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let line: Value = serde_json::from_str(refused.stdout.trim()).unwrap();
+    assert_eq!((&line["ready"], &line["again"]), (&Value::from(false), &Value::from(false)), "{line}");
+    assert!(line["error"].as_str().unwrap().contains("is this build"), "{line}");
+    assert_eq!(harness.daemon_pid(), Some(pid));
+    let forced = harness.start_daemon_of(crate::support::binary(), &["--takeover", "--force"]);
+    assert_ne!(forced, pid);
+    upstream.assert_no_violations();
+}
+
+#[test]
+fn of_upgrades_to_one_build_at_once_one_is_made() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let other = other_build(harness.root());
+    let before = harness.start_daemon();
+    let upgrade = || {
+        let mut command = harness.command_of(&other, &["upgrade", "--json"]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let upgrades = [upgrade(), upgrade(), upgrade()];
+    let told = upgrades.map(|running| {
+        let output = running.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_str::<Value>(&text).unwrap()
+    });
+    let made: Vec<_> = told.iter().filter(|told| told["upgraded"] == true).collect();
+    assert_eq!(made.len(), 1, "{told:?}");
+    let serving = harness.daemon_pid();
+    assert_ne!(serving, Some(before));
+    assert!(told.iter().all(|told| told["daemon"]["pid"] == serving.unwrap()), "{told:?}");
+    upstream.assert_no_violations();
+}

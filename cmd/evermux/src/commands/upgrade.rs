@@ -80,7 +80,11 @@ async fn replace(paths: &Paths, force: bool) -> Result<Outcome, Failure> {
     let asked = format!("the daemon (pid {}, {}) to hand over…", shown(from.pid), from.version);
     let Serving { pid, generation, took_over, .. } = match try_until(&make, &sender, &asked).await {
         Ok(serving) => serving,
+        // Another upgrade was quicker, with this very build.
         Err(reason) => {
+            if let Some(now) = already(&sender, own).await.filter(|_| !force) {
+                return Ok(Outcome::Same(now));
+            }
             return Err(not_upgraded(&sender, &from, &reason).await.at(socket.display().to_string()));
         }
     };
@@ -116,6 +120,12 @@ async fn try_until(
         say(&format!("not yet: {}; asking again", refused.reason));
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// The daemon that serves, if it is this build by now.
+async fn already(sender: &UnixSender, own: &str) -> Option<Standing> {
+    let standing = tokio::time::timeout(SIGN_OF_LIFE, standing(sender)).await.ok()?.ok()?;
+    (standing.build.as_deref() == Some(own)).then_some(standing)
 }
 
 /// Why it was not upgraded, and what serves now: a successor that failed late is no proof that nothing changed.
