@@ -354,6 +354,9 @@ fn a_question_that_comes_late_is_not_another_clients() {
     let (harness, upstream) = with_upstream(Script::default());
     let mut clients = joined(&harness, 2);
     wait_listening(&upstream, 1);
+    // The stream is read, and has a position: without one, what its server keeps would not be asked for.
+    upstream.notify(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
+    clients[0].wait_notification(PATIENCE, |n| n.method() == "notifications/tools/list_changed");
     let first = clients[0].start_call("gate", r#"{"name":"first"}"#);
     upstream.wait_at_gate("first", 1, PATIENCE);
     upstream.end_get_streams();

@@ -198,10 +198,14 @@ impl Hub {
         // A clock that steps back would make deadlines due twice.
         self.now = Now { mono: now.mono.max(self.now.mono), wall_ms: now.wall_ms };
         let Some(input) = self.unless_frozen(input) else { return };
+        // What fell due in the frozen moment rings in a core that knows whose it is by now.
+        let decision = self.is_frozen().then(|| self.take(input.clone()));
         while let Some(timer) = self.timers.due(self.now.mono) {
             self.ring(timer);
         }
-        self.take(input);
+        if decision.is_none() {
+            self.take(input);
+        }
         self.do_later();
         self.wish = None;
         self.note_prepared();

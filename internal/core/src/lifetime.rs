@@ -69,7 +69,7 @@ impl Hub {
         };
         if due > now {
             self.arm_grace(ix, due - now);
-        } else if self.draining || self.is_live(ix) || !self.has_credentials(ix) {
+        } else if !self.may_begin() || self.is_live(ix) || !self.has_credentials(ix) {
             self.arm_grace(ix, grace.max(SHORTEST_LOOK));
         } else {
             self.end_session(ix, "client_ended", Farewell::Delete);

@@ -276,7 +276,14 @@ impl Hub {
     ) {
         self.living.remove(&generation);
         for link in self.links.values_mut() {
-            link.numbered.retain(|_, fate| !matches!(fate, Fate::Elsewhere(place) if *place == generation));
+            let is_its = |fate: &Fate| matches!(fate, Fate::Elsewhere(place) if *place == generation);
+            if complete {
+                // What was sent is in its journal; what is not in there was not.
+                link.numbered.retain(|_, fate| !is_its(fate));
+            } else {
+                // It may have been: never again.
+                link.numbered.values_mut().filter(|fate| is_its(fate)).for_each(|fate| *fate = Fate::Done);
+            }
         }
         let mut freed = BTreeSet::new();
         for (ix, session) in &mut self.sessions {

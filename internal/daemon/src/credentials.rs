@@ -183,7 +183,9 @@ async fn value_of(header: &Header, given: &Variables, fresh: bool) -> Result<Str
 /// What a command prints, or printed for the predecessor: after a 401 it is run again in any case.
 async fn output_or_lent(words: &[String], fresh: bool) -> Result<String, String> {
     let name = words.join("\0");
-    let lent = LENT.get().and_then(|lent| lent.outputs.get(&name)).filter(|_| !fresh);
+    // Once: what this process has seen itself since then is newer.
+    let seen = OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
+    let lent = LENT.get().and_then(|lent| lent.outputs.get(&name)).filter(|_| !fresh && !seen);
     let output = match lent {
         Some(output) => output.clone(),
         None => output_of(words).await?,

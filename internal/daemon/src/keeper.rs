@@ -143,6 +143,14 @@ impl Keeper {
         self.resolve(name, given, false).await
     }
 
+    /// What a shim had given the predecessor; where a command would have to run, the shim gives it again.
+    pub(crate) async fn give_again(&self, name: &str, given: &Variables) {
+        let known = |up: &Upstream| !runs_a_command(up) || credentials::is_lent(up);
+        if self.config().upstreams.get(name).is_some_and(known) {
+            self.give(name, given).await;
+        }
+    }
+
     /// What shims handed over, for a successor.
     pub(crate) fn given(&self) -> Vec<(String, Variables)> {
         let all = self.given.lock().unwrap_or_else(PoisonError::into_inner);

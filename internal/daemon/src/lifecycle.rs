@@ -258,7 +258,7 @@ async fn assemble(
     };
     keeper.resolve_what_is_at_hand().await;
     for (name, given) in credentials::given() {
-        keeper.give(&name, &given).await;
+        keeper.give_again(&name, &given).await;
     }
     let socket = match socket {
         Some(socket) => socket,
@@ -335,7 +335,8 @@ fn take(
     estate: successor::Estate,
     port: &Port,
 ) -> Result<Taken, RunError> {
-    let successor::Estate { generation, mut socket, lock, port: passed, manifest, lent, drains } = estate;
+    let successor::Estate { generation, mut socket, lock, port: passed, manifest, lent, journal, drains } =
+        estate;
     socket.claim();
     credentials::borrow(lent);
     if let Some(passed) = passed
@@ -343,7 +344,6 @@ fn take(
     {
         tracing::error!(%error, "the port that was handed over cannot be used");
     }
-    let journal = CallJournal::open_beside(state, generation)?;
     let living = drains.iter().map(|(generation, _)| *generation).collect();
     // Before anything that is configured: what of it fits is decided then.
     setting.inbox.tell(Told::Fact(Input::TakenOver { manifest: Box::new(manifest), living }));
@@ -467,7 +467,8 @@ async fn obey_signals(
     }
     tokio::select! {
         _ = phases.wait_for(|phase| *phase == Phase::Drained) => return Ok(()),
-        () = drain::over(&face.neighbours), if succeeded => return Ok(()),
+        // Only ever over in a process that handed over, be it a moment after it was told to stop.
+        () = drain::over(&face.neighbours) => return Ok(()),
         // Whoever asks twice does not want to wait. What is in flight is found by its number in the journal.
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

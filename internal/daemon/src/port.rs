@@ -92,10 +92,17 @@ impl Port {
     }
 
     /// A listener that the predecessor passed on: kept if the config wants it there.
+    ///
+    /// # Errors
+    /// If it is none, or open to others than this machine; it is closed then.
     pub(crate) fn take_over(&self, passed: OwnedFd, wanted: Option<SocketAddr>) -> io::Result<()> {
         let listener = std::net::TcpListener::from(passed);
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
+        let listens = nix::sys::socket::getsockopt(&listener, nix::sys::socket::sockopt::AcceptConn)?;
+        if !listens || !address.ip().is_loopback() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no listener on a loopback address"));
+        }
         let fits = |wanted: SocketAddr| {
             wanted.ip() == address.ip()
                 && matches!(wanted.port(), port if port == 0 || port == address.port())
@@ -221,6 +228,52 @@ mod tests {
         assert_eq!(port.standing(), Standing { address: Some(address), error: None });
         let _client = TcpStream::connect(address).await.unwrap();
         port.accept().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_passed_listener_serves_on_where_the_config_wants_it() {
+        let (old, new) = (Port::default(), Port::default());
+        old.configure(Some(anywhere()));
+        let address = old.standing().address.unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (_served, closed) = old.accept().await.unwrap();
+        new.take_over(old.copy().unwrap().unwrap(), Some(anywhere())).unwrap();
+        old.leave();
+        assert!(!closed.is_cancelled(), "its connections here go on");
+        assert_eq!((old.standing(), new.standing().address), (Standing::default(), Some(address)));
+        new.configure(Some(anywhere()));
+        assert_eq!(new.standing().address, Some(address), "the same config moves nothing");
+        let _other = TcpStream::connect(address).await.unwrap();
+        new.accept().await.unwrap();
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn a_passed_listener_that_is_not_wanted_is_closed() {
+        let old = Port::default();
+        old.configure(Some(anywhere()));
+        let address = old.standing().address.unwrap();
+        let new = Port::default();
+        let other_port = "127.0.0.1:1".parse().unwrap();
+        for wanted in [None, Some("[::1]:0".parse().unwrap()), Some(other_port)] {
+            new.take_over(old.copy().unwrap().unwrap(), wanted).unwrap();
+            assert_eq!(new.standing().address, None, "{wanted:?}");
+        }
+        old.leave();
+        assert!(TcpStream::connect(address).await.is_err(), "nobody has a copy any more");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_listener_of_this_machine_is_refused() {
+        let port = Port::default();
+        let listener = std::net::TcpListener::bind(anywhere()).unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let wanted = client.local_addr().ok();
+        assert!(port.take_over(client.into(), wanted).is_err());
+        let open = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let wanted = open.local_addr().ok();
+        assert!(port.take_over(open.into(), wanted).is_err());
+        assert_eq!(port.standing(), Standing::default());
     }
 
     #[tokio::test]

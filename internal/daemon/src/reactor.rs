@@ -97,6 +97,8 @@ struct Ongoing {
     frozen: bool,
     /// What was asked meanwhile.
     held: Vec<Ask>,
+    /// Processes that drained and ended meanwhile.
+    departed: Vec<Generation>,
 }
 
 impl Reactor {
@@ -296,11 +298,13 @@ impl Reactor {
                 self.end_turn();
                 self.write_journal();
                 self.handle(Input::Freeze);
-                self.transfer.frozen = true;
+                // A core that was told to stop meanwhile is not frozen, and the attempt hears that by its dropped channel.
+                self.transfer.frozen = self.transfer.handed.take().is_none();
             }
             Transfer::Resume => {
-                let held = std::mem::take(&mut self.transfer).held;
+                let Ongoing { held, departed, .. } = std::mem::take(&mut self.transfer);
                 self.handle(Input::Resume);
+                departed.into_iter().for_each(|generation| self.depart(generation));
                 held.into_iter().for_each(|ask| self.control(ask));
             }
             Transfer::HandOver => {
@@ -313,6 +317,8 @@ impl Reactor {
                 }
                 // Whoever asked anything else asks the successor, once its connection ends.
             }
+            // A successor that is on its way is told of that process, and sees its end itself.
+            Transfer::Departed(generation) if self.transfer.frozen => self.transfer.departed.push(generation),
             Transfer::Departed(generation) => self.depart(generation),
         }
     }
@@ -324,10 +330,7 @@ impl Reactor {
             let (journal, answers) = (Vec::new(), Vec::new());
             return self.handle(Input::Departed { generation, journal, answers, complete: true });
         }
-        let left = self.parts.journal.absorb(generation).unwrap_or_else(|error| {
-            tracing::error!(%error, "the call journal of a process that is gone cannot be taken over");
-            Left { calls: Vec::new(), answers: Vec::new(), complete: false }
-        });
+        let left = self.parts.journal.absorb(generation);
         tracing::info!(generation = generation.0, calls = left.calls.len(), "a process that drained is gone");
         let Left { calls: journal, answers, complete } = left;
         self.handle(Input::Departed { generation, journal, answers, complete });

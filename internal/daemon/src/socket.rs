@@ -53,7 +53,7 @@ impl Socket {
         let listens = nix::sys::socket::getsockopt(&listener, nix::sys::socket::sockopt::AcceptConn)?;
         let bound = listener.local_addr()?;
         // It was bound beside its name and renamed: its own address tells the directory only.
-        let beside = bound.as_pathname().and_then(Path::parent) == path.parent();
+        let beside = is_one_directory(bound.as_pathname().and_then(Path::parent), path.parent());
         if !listens || !beside {
             return Err(io::Error::other("not the socket of this runtime directory"));
         }
@@ -125,6 +125,13 @@ fn leads_nowhere(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | NotADirectory | ConnectionRefused)
 }
 
+/// By what lies there: the predecessor may have been told another spelling of it.
+fn is_one_directory(one: Option<&Path>, other: Option<&Path>) -> bool {
+    let place = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+    let (Some(one), Some(other)) = (one, other) else { return false };
+    one == other || place(one).is_some_and(|one| place(other) == Some(one))
+}
+
 fn file_at(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
 }
@@ -161,6 +168,19 @@ mod tests {
         assert!(dialled.is_ok() && accepted.is_ok());
         drop(taken);
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn another_spelling_of_the_directory_is_the_same_directory() {
+        let home = tempfile::tempdir().unwrap();
+        let (real, link) = (home.path().join("real"), home.path().join("link"));
+        std::fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let socket = Socket::listen(&link.join("s.sock")).unwrap();
+        let mut taken =
+            Socket::from_passed(&real.join("s.sock"), socket.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        taken.claim();
+        assert_eq!(taken.place().await, Place::Ours);
     }
 
     #[tokio::test]

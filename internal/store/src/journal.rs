@@ -21,7 +21,7 @@ use crate::dir::StateDir;
 use crate::error::StoreError;
 use crate::failpoint::failpoint;
 use crate::file::{Dir, Refusal, open_own, temp_for};
-use crate::journal_line::{Fold, Line, parse_line, write_all, write_entry};
+use crate::journal_line::{Elsewhere, Fold, Line, parse_line, write_entry, write_kept, write_version};
 
 /// Length in bytes at which a file is shortened to what is still needed. The caller of `append` waits for it:
 /// about 25 ms a megabyte on a busy machine (measured), so not more than one.
@@ -67,8 +67,9 @@ pub struct CallJournal {
 }
 
 impl CallJournal {
-    /// Opens this process's file with what the files of former processes leave, then removes those files, except
-    /// of processes that still live.
+    /// Opens this process's file with what the files of former processes leave, then removes those files. Those of
+    /// processes that still live stay, and nothing of them is copied: what becomes of their calls is written there,
+    /// and a copy would not hear of it.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the new file cannot be written; the old ones are then still there.
@@ -81,9 +82,9 @@ impl CallJournal {
         let mut found = Found::default();
         found.read_all(state.journal())?;
         let damage = found.damage;
-        let fold = std::mem::take(&mut found.fold);
+        let fold = std::mem::take(&mut found.of_ended);
         let path = state.journal().join(&name);
-        let (file, length) = replace(state.journal(), &path, fold, now_ms)
+        let (file, length) = replace(state.journal(), &path, fold, &found.of_living.elsewhere(), now_ms)
             .map_err(|source| StoreError::io("cannot write", &path, source))?;
         failpoint("journal.before_unlink");
         found.unlink_ended(state.journal(), &name);
@@ -108,8 +109,9 @@ impl CallJournal {
     pub fn open_beside(state: &StateDir, generation: Generation) -> Result<Self, StoreError> {
         let name = file_name(generation);
         let path = state.journal().join(&name);
-        let (file, length) = replace(state.journal(), &path, Fold::default(), unix_ms())
-            .map_err(|source| StoreError::io("cannot write", &path, source))?;
+        let (file, length) =
+            replace(state.journal(), &path, Fold::default(), &Elsewhere::default(), unix_ms())
+                .map_err(|source| StoreError::io("cannot write", &path, source))?;
         let (state, damage) = (state.clone(), JournalDamage::default());
         Ok(Self {
             state,
@@ -124,40 +126,40 @@ impl CallJournal {
     }
 
     /// What a process that is gone left, which is this process's to remember from here on: in its own file before the
-    /// other one is removed.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] if it could not be written; the other file is then still there. A repeat is safe.
-    pub fn absorb(&mut self, gone: Generation) -> Result<Left, StoreError> {
+    /// other one is removed. That the process is gone must be proven: what it writes after this is lost. If it cannot be
+    /// written here the other file stays, for another try or for whoever comes next.
+    pub fn absorb(&mut self, gone: Generation) -> Left {
+        self.absorb_at(gone, unix_ms())
+    }
+
+    fn absorb_at(&mut self, gone: Generation, now_ms: u64) -> Left {
         let name = file_name(gone);
-        let path = self.state.journal().join(&name);
         let mut found = Found::default();
-        let read = open_own(self.state.journal(), &name, OFlag::O_RDONLY).map_err(refusal_to_io);
-        if let Err(error) = read.and_then(|file| found.read_file(file)) {
+        if let Err(error) = found.read_named(self.state.journal(), &name) {
             tracing::warn!(file = name, %error, "the call journal of a process that is gone cannot be read");
             found.damage.unusable_files += 1;
         }
-        let now_ms = unix_ms();
-        let answers = found.fold.answers(now_ms);
-        let calls = std::mem::take(&mut found.fold).survivors(now_ms);
-        let mut text = Vec::new();
-        write_all(&calls, &answers, &mut text);
-        let written = write_once(&self.file, &text);
-        let whole = written.and_then(|length| {
-            self.length += length as u64;
-            if length == text.len() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
-        });
-        whole.map_err(|source| {
-            StoreError::io("cannot write", &self.state.journal().join(&self.name), source)
-        })?;
-        if found.damage.unusable_files == 0
-            && let Err(error) =
-                unlinkat(self.state.journal().handle(), name.as_str(), UnlinkatFlags::NoRemoveDir)
-        {
-            tracing::warn!(file = %path.display(), %error, "a call journal could not be removed");
+        let JournalDamage { broken_lines, unusable_files, .. } = found.damage;
+        let mut own = Found::default();
+        // What links said to this process since. If it cannot be read, more is remembered than is needed.
+        if own.read_named(self.state.journal(), &self.name).is_ok() {
+            found.fold.settle(own.fold.settled());
         }
-        let complete = found.damage.broken_lines == 0 && found.damage.unusable_files == 0;
-        Ok(Left { calls, answers, complete })
+        let answers = found.fold.answers(now_ms);
+        let calls = found.fold.survivors(now_ms);
+        self.begin_lines();
+        write_kept(&calls, &answers, &mut self.buffer);
+        if let Err(error) = self.write_lines() {
+            tracing::error!(%error, "what a process left cannot be written; its file stays");
+        } else {
+            failpoint("journal.before_unlink");
+            // One that cannot be read may be by another version.
+            if unusable_files == 0 {
+                unlink(self.state.journal(), &name);
+            }
+            self.rotate_if_long(now_ms);
+        }
+        Left { calls, answers, complete: broken_lines == 0 && unusable_files == 0 }
     }
 
     /// The calls of former processes that may still be asked about: not acknowledged, their link not ended, sent
@@ -202,24 +204,40 @@ impl CallJournal {
             return Ok(());
         }
         failpoint("journal.before_append");
+        self.begin_lines();
+        for entry in entries {
+            write_entry(entry, &mut self.buffer);
+        }
+        self.write_lines()?;
+        failpoint("journal.after_append");
+        self.rotate_if_long(unix_ms());
+        Ok(())
+    }
+
+    fn begin_lines(&mut self) {
         self.buffer.clear();
         if self.torn {
             self.buffer.push(b'\n');
         }
-        for entry in entries {
-            write_entry(entry, &mut self.buffer);
-        }
+    }
+
+    fn write_lines(&mut self) -> io::Result<()> {
         let written = write_once(&self.file, &self.buffer)?;
         self.length += written as u64;
-        self.torn = written < self.buffer.len();
+        // A write of nothing mends nothing.
+        if !self.buffer.is_empty() {
+            self.torn = written < self.buffer.len();
+        }
         if self.torn {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the call journal took only a part"));
         }
-        failpoint("journal.after_append");
-        if self.length > self.rotate_at {
-            self.rotate(unix_ms());
-        }
         Ok(())
+    }
+
+    fn rotate_if_long(&mut self, now_ms: u64) {
+        if self.length > self.rotate_at {
+            self.rotate(now_ms);
+        }
     }
 
     /// Shortens the file to what is still needed. What fails here was not asked for by the caller: the file stays
@@ -241,21 +259,30 @@ impl CallJournal {
         let dir = self.state.journal();
         let mut found = Found::default();
         // Through a descriptor of its own: the one that appends cannot read.
-        let file = open_own(dir, &self.name, OFlag::O_RDONLY).map_err(refusal_to_io)?;
-        found.read_file(file)?;
+        found.read_named(dir, &self.name)?;
         if found.damage != JournalDamage::default() {
             tracing::warn!(damage = ?found.damage, "the call journal has parts that cannot be read");
         }
-        replace(dir, &dir.join(&self.name), found.fold, now_ms)
+        let elsewhere = Found::in_others(dir, &self.name).map_err(io::Error::other)?;
+        replace(dir, &dir.join(&self.name), found.fold, &elsewhere, now_ms)
     }
 }
 
-/// Writes a whole new file and puts it in place; only then may others be removed.
-fn replace(dir: &Dir, path: &Path, fold: Fold, now_ms: u64) -> io::Result<(File, u64)> {
+/// Writes a whole new file and puts it in place; only then may others be removed. `elsewhere`: what files that
+/// stay are about; what was said of it here is said again, or it would come back with its file.
+fn replace(
+    dir: &Dir,
+    path: &Path,
+    fold: Fold,
+    elsewhere: &Elsewhere,
+    now_ms: u64,
+) -> io::Result<(File, u64)> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut text = Vec::new();
     let answers = fold.answers(now_ms);
-    write_all(&fold.survivors(now_ms), &answers, &mut text);
+    write_version(&mut text);
+    fold.settled().write(elsewhere, &mut text);
+    write_kept(&fold.survivors(now_ms), &answers, &mut text);
     let mut temp = temp_for(dir, name, true)?;
     temp.write_all(&text)?;
     // Says to everyone who finds the file that its process lives.
@@ -275,16 +302,42 @@ fn write_once(mut file: &File, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
+fn unlink(dir: &Dir, name: &str) {
+    if let Err(error) = unlinkat(dir.handle(), name, UnlinkatFlags::NoRemoveDir) {
+        tracing::warn!(file = name, %error, "a former process's call journal could not be removed");
+    }
+}
+
 /// What the journal files hold.
 #[derive(Default)]
 struct Found {
+    /// All of them.
     fold: Fold,
+    /// Those of processes that have ended, and of the others.
+    of_ended: Fold,
+    of_living: Fold,
     damage: JournalDamage,
     /// Names of files whose process has ended and that were read to the end.
     ended: Vec<String>,
 }
 
 impl Found {
+    /// What files of other processes are about.
+    fn in_others(dir: &Dir, own: &str) -> Result<Elsewhere, StoreError> {
+        let mut others = Self::default();
+        for name in dir.names()?.iter().filter(|name| generation_of(name).is_some() && *name != own) {
+            // As far as it can be read: more is not known of it anyway.
+            if let Err(error) = others.read_named(dir, name) {
+                tracing::debug!(file = name, %error, "a call journal cannot be read");
+            }
+        }
+        Ok(others.fold.elsewhere())
+    }
+
+    fn read_named(&mut self, dir: &Dir, name: &str) -> io::Result<()> {
+        self.read_file(open_own(dir, name, OFlag::O_RDONLY).map_err(refusal_to_io)?)
+    }
+
     fn read_all(&mut self, dir: &Dir) -> Result<(), StoreError> {
         let mut files: Vec<(u64, String)> =
             dir.names()?.into_iter().filter_map(|name| Some((generation_of(&name)?, name))).collect();
@@ -313,46 +366,53 @@ impl Found {
     fn read_if_ended(&mut self, file: File) -> io::Result<bool> {
         // Before reading: a process that ends after this is found ended the next time.
         let ended = file.try_lock_shared().is_ok();
-        self.read_file(file)?;
+        let Self { fold, of_ended, of_living, damage, .. } = self;
+        let part = if ended { of_ended } else { of_living };
+        read_lines(BufReader::new(file), damage, |entry| {
+            part.add(entry.clone());
+            fold.add(entry);
+        })?;
         Ok(ended)
     }
 
     fn read_file(&mut self, file: File) -> io::Result<()> {
-        self.read_lines(BufReader::new(file))
-    }
-
-    fn read_lines(&mut self, mut lines: impl BufRead) -> io::Result<()> {
-        let mut line = Vec::new();
-        while lines.read_until(b'\n', &mut line)? > 0 {
-            let ended = line.pop_if(|last| *last == b'\n').is_some();
-            let meaning = if ended { parse_line(&line) } else { Line::Broken };
-            match meaning {
-                Line::Entry(entry) => self.fold.add(entry),
-                Line::Version | Line::Unknown => {}
-                Line::OtherVersion => return Err(io::Error::other("written by another version")),
-                Line::Broken if !ended => self.damage.torn_tails += 1,
-                Line::Broken if line.is_empty() => {}
-                Line::Broken => self.damage.broken_lines += 1,
-            }
-            line.clear();
-        }
-        Ok(())
+        read_lines(BufReader::new(file), &mut self.damage, |entry| self.fold.add(entry))
     }
 
     fn unlink_ended(&self, dir: &Dir, own: &str) {
         for name in self.ended.iter().filter(|name| *name != own) {
-            if let Err(error) = unlinkat(dir.handle(), name.as_str(), UnlinkatFlags::NoRemoveDir) {
-                tracing::warn!(file = name, %error, "a former process's call journal could not be removed");
-            }
+            unlink(dir, name);
         }
     }
 }
 
+fn read_lines(
+    mut lines: impl BufRead,
+    damage: &mut JournalDamage,
+    mut add: impl FnMut(JournalEntry),
+) -> io::Result<()> {
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        let ended = line.pop_if(|last| *last == b'\n').is_some();
+        let meaning = if ended { parse_line(&line) } else { Line::Broken };
+        match meaning {
+            Line::Entry(entry) => add(entry),
+            Line::Version | Line::Unknown => {}
+            Line::OtherVersion => return Err(io::Error::other("written by another version")),
+            Line::Broken if !ended => damage.torn_tails += 1,
+            Line::Broken if line.is_empty() => {}
+            Line::Broken => damage.broken_lines += 1,
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
 /// What a journal's text says, wherever it lies.
 pub(crate) fn read_text(text: &[u8]) -> io::Result<(Fold, JournalDamage)> {
-    let mut found = Found::default();
-    found.read_lines(text)?;
-    Ok((found.fold, found.damage))
+    let (mut fold, mut damage) = (Fold::default(), JournalDamage::default());
+    read_lines(text, &mut damage, |entry| fold.add(entry))?;
+    Ok((fold, damage))
 }
 
 fn refusal_to_io(refusal: Refusal) -> io::Error {

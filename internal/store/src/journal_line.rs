@@ -145,6 +145,38 @@ fn parse_cursor(rest: &str) -> Option<JournalEntry> {
 
 type CallKey = (Trajectory, Handshake, WireId);
 
+/// What a run of lines says about calls that may stand in files of other processes.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    acked: BTreeMap<LinkNonce, Seq>,
+    ended: BTreeSet<LinkNonce>,
+    /// Answered, and not among the calls of these lines.
+    answered: BTreeSet<(Trajectory, WireId)>,
+}
+
+impl Settled {
+    /// The lines that say so of what is in other files.
+    pub(crate) fn write(&self, elsewhere: &Elsewhere, out: &mut Vec<u8>) {
+        for (trajectory, wire) in self.answered.intersection(&elsewhere.calls) {
+            write_entry(&JournalEntry::Settled { trajectory: *trajectory, wire: *wire }, out);
+        }
+        for link in &elsewhere.links {
+            if self.ended.contains(link) {
+                write_entry(&JournalEntry::LinkEnded { link: *link }, out);
+            } else if let Some(seq) = self.acked.get(link) {
+                write_entry(&JournalEntry::Acked { link: *link, seq: *seq }, out);
+            }
+        }
+    }
+}
+
+/// What files of other processes are about.
+#[derive(Debug, Default)]
+pub(crate) struct Elsewhere {
+    links: BTreeSet<LinkNonce>,
+    calls: BTreeSet<(Trajectory, WireId)>,
+}
+
 /// The calls that a run of lines leaves. Folding a shortened file and then more lines gives the same as folding
 /// all lines.
 #[derive(Debug, Default)]
@@ -154,6 +186,7 @@ pub(crate) struct Fold {
     /// files, read after them, that may be an older one again.
     latest: HashMap<(Trajectory, WireId), Handshake>,
     by_link: HashMap<LinkNonce, BTreeSet<(Option<Seq>, CallKey)>>,
+    settled: Settled,
     /// An acknowledged answer stays: its ask may come once more with what its server keeps.
     answers: BTreeSet<JournalledAnswer>,
 }
@@ -173,18 +206,53 @@ impl Fold {
                 }
             }
             JournalEntry::Settled { trajectory, wire } => {
-                if let Some(call) = self.latest(trajectory, wire) {
-                    call.settled = true;
-                }
+                self.answered(trajectory, wire);
             }
             JournalEntry::Acked { link, seq } => self.acked(link, seq),
             JournalEntry::Answered(answer) => drop(self.answers.insert(answer)),
-            JournalEntry::LinkEnded { link } => {
-                self.answers.retain(|answer| answer.link != link);
-                for (_, key) in self.by_link.remove(&link).unwrap_or_default() {
-                    self.calls.remove(&key);
-                }
-            }
+            JournalEntry::LinkEnded { link } => self.ended(link),
+        }
+    }
+
+    /// Takes what another run of lines says of links.
+    pub(crate) fn settle(&mut self, settled: &Settled) {
+        for (link, seq) in &settled.acked {
+            self.acked(*link, *seq);
+        }
+        for link in &settled.ended {
+            self.ended(*link);
+        }
+        for (trajectory, wire) in &settled.answered {
+            self.answered(*trajectory, *wire);
+        }
+    }
+
+    /// What its lines say of calls that are not here.
+    pub(crate) fn settled(&self) -> &Settled {
+        &self.settled
+    }
+
+    /// What it is about, for others that may have something to say of it.
+    pub(crate) fn elsewhere(&self) -> Elsewhere {
+        let links = self.calls.values().map(|call| call.link);
+        Elsewhere {
+            links: links.chain(self.answers.iter().map(|answer| answer.link)).collect(),
+            calls: self.calls.values().map(|call| (call.trajectory, call.wire)).collect(),
+        }
+    }
+
+    fn answered(&mut self, trajectory: Trajectory, wire: WireId) {
+        match self.latest(trajectory, wire) {
+            Some(call) => call.settled = true,
+            None => drop(self.settled.answered.insert((trajectory, wire))),
+        }
+    }
+
+    fn ended(&mut self, link: LinkNonce) {
+        self.settled.ended.insert(link);
+        self.answers.retain(|answer| answer.link != link);
+        for (_, key) in self.by_link.remove(&link).unwrap_or_default() {
+            self.calls.remove(&key);
         }
     }
 
@@ -205,6 +273,8 @@ impl Fold {
     }
 
     fn acked(&mut self, link: LinkNonce, first_kept: Seq) {
+        let known = self.settled.acked.entry(link).or_insert(first_kept);
+        *known = first_kept.max(*known);
         let Some(calls) = self.by_link.get_mut(&link) else { return };
         // `None` sorts before every number and is acknowledged by none.
         let first_kept = (Some(first_kept), (Trajectory(0), Handshake(0), WireId(0)));
@@ -236,6 +306,11 @@ impl Fold {
 /// The lines that say what `calls` and `answers` say, with the version line.
 pub(crate) fn write_all(calls: &[JournalledCall], answers: &[JournalledAnswer], out: &mut Vec<u8>) {
     write_version(out);
+    write_kept(calls, answers, out);
+}
+
+/// The same without the version line, for adding to a file.
+pub(crate) fn write_kept(calls: &[JournalledCall], answers: &[JournalledAnswer], out: &mut Vec<u8>) {
     for answer in answers {
         write_entry(&JournalEntry::Answered(*answer), out);
     }

@@ -26,6 +26,9 @@ pub enum Error {
     /// Our own fault: more than one message takes.
     #[error("{0} file descriptors are more than one message takes")]
     TooMany(usize),
+    /// Our own fault: the frame before was given up in its middle, so the stream is good for nothing more.
+    #[error("the message before this one was only sent in part")]
+    HalfSent,
     /// Our own fault: larger than a frame may be.
     #[error("a message of {0} bytes is larger than is allowed")]
     TooLarge(usize),

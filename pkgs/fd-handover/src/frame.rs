@@ -77,6 +77,10 @@ impl Decoder {
             return Err(Error::Count { declared, came: self.fds.len() });
         }
         let fds = self.fds.drain(..declared).collect();
+        // With nothing of a next frame here they were this one's. Left alone they would go to whatever comes next.
+        if self.bytes.is_empty() && !self.fds.is_empty() {
+            return Err(Error::Count { declared, came: declared + self.fds.len() });
+        }
         Ok(Some(Frame { kind, body: frame, fds }))
     }
 

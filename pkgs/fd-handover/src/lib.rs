@@ -1,8 +1,8 @@
 //! What it takes to hand open descriptors from one process to the next: frames that carry descriptors over a unix
 //! socket, a pipe whose end proves that its holder is gone, and a handle to a process that cannot become another's.
 //!
-//! Knows nothing of what is handed over. The only crate with raw descriptors, and with unsafe code: one line, where a
-//! number that the kernel just gave becomes an owned descriptor.
+//! Knows nothing of what is handed over. There is no raw descriptor in it: what is received is owned from the first
+//! moment on, so that whatever goes wrong closes it.
 
 mod channel;
 mod error;

@@ -43,18 +43,21 @@ impl Drop for Curtain<'_> {
 
 /// The server counts out loud, so that what is lost or comes twice is seen by its number. Gives how far it came.
 fn count_out(upstream: &Upstream, stop: &AtomicBool) -> u64 {
-    let mut said = 0;
     let mut next = Instant::now();
-    while !stop.load(Ordering::Relaxed) {
+    for said in 0.. {
+        let last = stop.load(Ordering::Relaxed);
         poll_until(next.saturating_duration_since(Instant::now()), || None::<()>);
         upstream.notify(&format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/message","params":{{"level":"info","data":{said}}}}}"#
         ));
         upstream.touch_resource("test://odd");
-        said += 1;
+        // One more after the end, which ends those that listen.
+        if last {
+            return said + 1;
+        }
         next = Instant::now() + NEWS;
     }
-    said
+    0
 }
 
 #[test]

@@ -121,14 +121,14 @@ fn listen(address: SocketAddr, headers: &[(&'static str, String)], heard: &Mutex
     let mut last: Option<String> = None;
     while stage.goes_on() {
         let mut http = dial(address);
-        http.patience = std::time::Duration::from_millis(500);
         let mut pairs = pairs(headers);
         if let Some(last) = &last {
             pairs.push(("last-event-id", last));
         }
         let mut reply = http.open_stream(PATH, &pairs).expect("a head");
         assert_eq!(reply.status, 200, "{}", reply.text());
-        // It goes on until the stream ends, or nothing came for so long that this one looks whether it is to stop.
+        // Until the daemon ends the stream. A client that hangs up by itself in the moment of a takeover may miss a log
+        // message, and is told to list again.
         while let Ok(Some(event)) = http.next_event(&mut reply) {
             last = event.id.or(last);
             if event.data.is_empty() {

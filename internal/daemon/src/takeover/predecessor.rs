@@ -36,6 +36,8 @@ const GREETED_WITHIN: Duration = Duration::from_secs(2);
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 /// The disk's queue at the freeze: renames only.
 const FLUSHED_WITHIN: Duration = Duration::from_millis(800);
+/// For a successor that was told that it came to nothing.
+const ENDED_WITHIN: Duration = Duration::from_secs(2);
 /// Bytes of the manifest in one frame.
 const CHUNK: usize = 4 * 1024 * 1024;
 
@@ -212,7 +214,8 @@ impl<'a> Attempt<'a> {
         tokio::select! {
             biased;
             frame = channel.recv(), if !self.closed => self.read(frame),
-            () = proven(witness) => {
+            // What cannot be watched proves nothing.
+            Ok(()) = witness.gone() => {
                 // What it had written counts, whatever became of it.
                 let mut facts = Vec::new();
                 while !self.closed {
@@ -314,6 +317,7 @@ impl<'a> Attempt<'a> {
             Order::Resume(reason) => {
                 tracing::warn!(%reason, "the takeover came to nothing; this process goes on");
                 self.tell(Transfer::Resume);
+                self.see_off().await;
                 Vec::new()
             }
             Order::HandOver => {
@@ -325,6 +329,17 @@ impl<'a> Attempt<'a> {
 
     fn tell(&self, transfer: Transfer) {
         self.house.face.inbox.tell(Told::Control(Ask::Transfer(transfer)));
+    }
+
+    /// A successor that gave up ends. One that hangs would keep its copy of the lock, and no cold start could ever take it.
+    async fn see_off(&mut self) {
+        if self.frozen.is_none() || timeout(ENDED_WITHIN, self.asked.witness.gone()).await.is_ok() {
+            return;
+        }
+        tracing::warn!("a successor that gave up and does not end is ended");
+        if let Err(error) = self.asked.process.kill() {
+            tracing::error!(%error, "it cannot be ended");
+        }
     }
 
     async fn say(&mut self, kind: Kind, value: &impl serde::Serialize) -> bool {
@@ -423,8 +438,10 @@ impl<'a> Attempt<'a> {
             what.push(Descriptor::Port);
         }
         let house = self.house;
-        let alive = house.drains.iter().filter(|(_, witness)| !witness.is_gone());
-        for (generation, witness) in alive {
+        // Also one that is gone by now, as long as the core was not told: its calls are in the manifest.
+        let neighbours = &house.face.neighbours;
+        let known = house.drains.iter().filter(|(generation, _)| !neighbours.has_departed(*generation));
+        for (generation, witness) in known {
             fds.push(witness.as_fd());
             what.push(Descriptor::Drains(generation.0));
         }
@@ -467,14 +484,6 @@ pub(crate) struct Estate {
     pub(crate) socket: OwnedFd,
     pub(crate) lock: OwnedFd,
     pub(crate) port: Option<OwnedFd>,
-}
-
-/// What cannot be watched proves nothing.
-async fn proven(witness: &Witness) {
-    if let Err(error) = witness.gone().await {
-        tracing::error!(%error, "the successor's life cannot be watched");
-        std::future::pending().await
-    }
 }
 
 /// Waits for something that may not be under way at all.

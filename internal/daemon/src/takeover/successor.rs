@@ -13,7 +13,7 @@ use evermux_core::names::Generation;
 use evermux_core::seal::Sealer;
 use evermux_core::takeover::successor::{Fact, Order};
 use evermux_core::takeover::{Reason, Successor};
-use evermux_store::{DaemonLock, Key, StateDir, failpoint};
+use evermux_store::{CallJournal, DaemonLock, Key, StateDir, failpoint};
 use fd_handover::{Channel, Error, Frame, Witness};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -42,6 +42,8 @@ pub(crate) struct Estate {
     pub(crate) port: Option<OwnedFd>,
     pub(crate) manifest: Manifest,
     pub(crate) lent: Lent,
+    /// Begun, and empty: what cannot be written is to be known before anybody relies on it.
+    pub(crate) journal: CallJournal,
     /// Processes that drain, and their lives; the predecessor among them.
     pub(crate) drains: Vec<(Generation, Witness)>,
 }
@@ -302,7 +304,10 @@ impl Attempt<'_> {
             .map_err(|error| error.to_string())?;
         let socket = Socket::from_passed(self.tools.socket, socket.ok_or("no socket came")?)
             .map_err(|error| format!("the socket cannot be used: {error}"))?;
-        Ok(Estate { generation: Generation(offer.generation), socket, lock, port, manifest, lent, drains })
+        let generation = Generation(offer.generation);
+        let journal =
+            CallJournal::open_beside(self.tools.state, generation).map_err(|error| error.to_string())?;
+        Ok(Estate { generation, socket, lock, port, manifest, lent, journal, drains })
     }
 
     async fn carry_out(&mut self, order: Order) -> Result<Vec<Fact>, Outcome> {

@@ -455,7 +455,7 @@ fn what_a_process_left_becomes_its_successors() {
     new.append(&[now(sent(3, Some(1), 12))]).unwrap();
     old.append(&[settled(11)]).unwrap();
     drop(old);
-    let left = new.absorb(Generation(1)).unwrap();
+    let left = new.absorb(Generation(1));
     let seen: Vec<_> = left.calls.iter().map(|call| (call.wire.0, call.settled)).collect();
     assert_eq!((seen, left.complete), (vec![(10, true), (11, true)], true));
     assert!(!state.journal().join("calls-1.log").exists());
@@ -465,5 +465,94 @@ fn what_a_process_left_becomes_its_successors() {
     assert_eq!(seen, [(10, true), (11, true), (12, false)]);
     // A file that is not there proves nothing.
     let mut next = CallJournal::open_beside(&state, Generation(3)).unwrap();
-    assert!(!next.absorb(Generation(9)).unwrap().complete);
+    assert!(!next.absorb(Generation(9)).complete);
+}
+
+/// Calls that their own process settles or forgets must not come back from what another process copied of them.
+#[test]
+fn a_cold_start_beside_a_living_process_copies_nothing_of_it() {
+    let home = Home::new();
+    let mut old = open(&home, 1);
+    old.append(&[sent(1, Some(1), 1), sent(2, Some(1), 2), sent(3, None, 3)]).unwrap();
+    let new = open(&home, 2);
+    assert_eq!(wires(&load(&home).0), [1, 2, 3], "they are known all the same");
+    old.append(&[settled(1), acked(1, 2), settled(2), settled(3)]).unwrap();
+    old.rotate(NOW);
+    let (calls, _) = load(&home);
+    assert_eq!(calls.iter().map(|call| (call.wire.0, call.settled)).collect::<Vec<_>>(), [(2, true)]);
+    drop((old, new));
+    open(&home, 3);
+    let (calls, _) = load(&home);
+    assert_eq!(calls.iter().map(|call| (call.wire.0, call.settled)).collect::<Vec<_>>(), [(2, true)]);
+}
+
+/// What a link says to the active process of calls that stand in a draining one's file is not lost when the active
+/// one's file is shortened, or replaced by the next process's.
+#[test]
+fn what_links_said_elsewhere_lasts_as_long_as_the_other_file() {
+    let home = Home::new();
+    let mut old = open(&home, 1);
+    old.append(&[sent(1, Some(1), 1), sent(2, Some(1), 2), sent(3, Some(1), 3)]).unwrap();
+    let mut new = CallJournal::open_beside(&home.reopen(), Generation(2)).unwrap();
+    let ended = JournalEntry::LinkEnded { link: LinkNonce(2) };
+    new.append(&[acked(1, 2), ended, acked(9, 5), settled(3), settled(9)]).unwrap();
+    let load = |home: &Home| {
+        let (calls, _) = load(home);
+        assert!(calls.iter().all(|call| call.settled), "a replay here had its answer");
+        (calls, ())
+    };
+    assert_eq!(wires(&load(&home).0), [3]);
+    new.rotate(NOW);
+    assert_eq!(wires(&load(&home).0), [3], "after a rotation");
+    drop(new);
+    let third = open(&home, 3);
+    assert_eq!(wires(&load(&home).0), [3], "after a cold start");
+    let text = fs::read_to_string(home.root().join("journal/calls-3.log")).unwrap();
+    assert_eq!(text.lines().count(), 4, "nothing is kept of what is in no other file: {text}");
+    drop(old);
+    let mut third = third;
+    let left = third.absorb_at(Generation(1), NOW);
+    assert_eq!((wires(&left.calls), left.complete), (vec![3], true));
+    third.rotate(NOW);
+    assert_eq!(wires(&load(&home).0), [3]);
+    assert_eq!(log_names(&home), ["calls-3.log"]);
+}
+
+#[test]
+fn what_is_absorbed_after_a_torn_line_begins_on_its_own() {
+    let home = Home::new();
+    let mut old = open(&home, 1);
+    old.append(&[sent(1, Some(1), 1)]).unwrap();
+    let mut new = CallJournal::open_beside(&home.reopen(), Generation(2)).unwrap();
+    let path = home.root().join("journal/calls-2.log");
+    OpenOptions::new().append(true).open(&path).unwrap().write_all(b"S 0000").unwrap();
+    new.torn = true;
+    drop(old);
+    assert_eq!(wires(&new.absorb_at(Generation(1), NOW).calls), [1]);
+    let (calls, damage) = load(&home);
+    assert_eq!(wires(&calls), [1]);
+    assert_eq!(damage, JournalDamage { broken_lines: 1, ..JournalDamage::default() });
+}
+
+/// A disk that takes nothing more costs no file: what is left is still there, and another try finds it.
+#[test]
+fn what_cannot_be_absorbed_stays_where_it_is() {
+    let home = Home::new();
+    let mut old = open(&home, 1);
+    old.append(&[sent(1, Some(1), 1)]).unwrap();
+    drop(old);
+    let mut new = CallJournal::open_beside(&home.reopen(), Generation(2)).unwrap();
+    let path = home.root().join("journal/calls-2.log");
+    // A descriptor that cannot be written to stands for a full disk.
+    let good = std::mem::replace(&mut new.file, fs::File::open(&path).unwrap());
+    assert_eq!(
+        wires(&new.absorb_at(Generation(1), NOW).calls),
+        [1],
+        "they are known in this process at least"
+    );
+    assert_eq!(log_names(&home), ["calls-1.log", "calls-2.log"]);
+    new.file = good;
+    assert_eq!(wires(&new.absorb_at(Generation(1), NOW).calls), [1]);
+    assert_eq!(log_names(&home), ["calls-2.log"]);
+    assert_eq!(wires(&load(&home).0), [1]);
 }

@@ -9,6 +9,8 @@ use evermux_core::seal::LinkClaim;
 
 use super::*;
 
+mod made_up;
+
 fn record() -> Record {
     Record {
         upstream: "docs".into(),
