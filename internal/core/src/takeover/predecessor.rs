@@ -103,7 +103,7 @@ enum Step {
 }
 
 /// One attempt of a successor, as the running process sees it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Predecessor {
     step: Step,
     until: Option<Mono>,

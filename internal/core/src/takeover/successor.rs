@@ -86,7 +86,7 @@ enum Step {
 }
 
 /// One attempt.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Successor {
     step: Step,
     until: Option<Mono>,

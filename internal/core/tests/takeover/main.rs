@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "test code")]
 
+mod every;
 mod world;
 
 use proptest::prelude::*;
@@ -29,6 +30,9 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Unsettled),
         1 => Just(Op::Unusable),
         1 => any::<bool>().prop_map(Op::SendFails),
+        1 => any::<bool>().prop_map(Op::Garbles),
+        3 => Just(Op::Die),
+        1 => Just(Op::Cold),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! Two processes, a stream each way, and what an observer of both would see.
 
 use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use evermux_core::takeover::predecessor::{Fact as OldFact, Order as OldOrder};
@@ -30,26 +31,38 @@ pub(crate) enum Op {
     Unusable,
     /// The next write of one side fails, in part or altogether.
     SendFails(bool),
+    /// What one side writes from here on makes no sense to the other.
+    Garbles(bool),
+    /// What was killed by the old one is dead. Between the signal and the death it may do more.
+    Die,
+    /// One side's deadline has come, by its own clock.
+    Late(bool),
+    /// One side sees that the other is dead.
+    See(bool),
+    /// A third process is started: it serves if the lock is free.
+    Cold,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Frame {
     Hello,
     Offer,
     Accept,
+    Descriptors,
     Everything,
     Ready,
     Decline,
     Commit,
     Abort,
     Active,
+    Garbage,
 }
 
 /// Each frame has this many bytes; a cut one is none.
 const BYTES: usize = 7;
 
 /// One direction: whole frames and the bytes of the first that have arrived.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Wire {
     frames: VecDeque<(Frame, usize)>,
     arrived: usize,
@@ -83,9 +96,13 @@ impl Wire {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Process {
     dead: bool,
+    /// A signal is on its way that will end it.
+    doomed: bool,
+    /// It reads nothing more of what the other one writes.
+    deaf: bool,
     stopped: bool,
     /// It has ended by itself.
     left: bool,
@@ -98,6 +115,7 @@ impl Process {
     }
 }
 
+#[derive(Clone)]
 pub(crate) struct World {
     now: Duration,
     old: Predecessor,
@@ -111,11 +129,20 @@ pub(crate) struct World {
     unsettled: bool,
     unusable: bool,
     frozen: bool,
-    resumed: bool,
+    /// `abort` was written.
+    aborted: bool,
+    /// Grows whenever the old one may have changed anything: ids, sessions, links.
+    state: u32,
+    /// What it was when it was described, and what the new one has of it.
+    described: u32,
+    complete: Option<u32>,
     handed_over: bool,
-    complete: bool,
+    /// The new one has the locked descriptor.
+    has_lock: bool,
     serves: bool,
     was_active: bool,
+    /// A third process serves.
+    cold: bool,
 }
 
 impl World {
@@ -136,11 +163,15 @@ impl World {
             unsettled: false,
             unusable: false,
             frozen: false,
-            resumed: false,
+            aborted: false,
+            state: 0,
+            described: 0,
+            complete: None,
             handed_over: false,
-            complete: false,
+            has_lock: false,
             serves: false,
             was_active: false,
+            cold: false,
         }
     }
 
@@ -166,6 +197,14 @@ impl World {
                 let process = if old { &mut self.old_is } else { &mut self.new_is };
                 process.send_fails = true;
             }
+            Op::Garbles(true) => self.to_new.write(Frame::Garbage, BYTES),
+            Op::Garbles(false) => self.to_old.write(Frame::Garbage, BYTES),
+            Op::Die => self.die(),
+            Op::Late(true) => self.late_old(),
+            Op::Late(false) => self.late_new(),
+            Op::See(true) => self.old_sees_death(),
+            Op::See(false) => self.new_sees_death(),
+            Op::Cold => self.cold |= !self.old_holds() && !self.new_holds(),
         }
         self.check();
     }
@@ -173,12 +212,24 @@ impl World {
     fn check(&self) {
         let old_serves = !self.old_is.dead && !self.frozen && !self.handed_over;
         let new_serves = self.serves && !self.new_is.dead;
-        assert!(!(old_serves && new_serves), "two are active");
-        assert!(!self.serves || self.complete, "active without everything");
-        // Also when the old one died later: what was described is not what is.
-        assert!(!(self.resumed && self.serves && !self.new_is.dead), "active on an old description");
-        // The lock goes with the descriptors; whoever is active has it.
-        assert!(!self.handed_over || self.was_active, "the lock was let go of for nobody");
+        let active = usize::from(old_serves) + usize::from(new_serves) + usize::from(self.cold);
+        assert!(active <= 1, "two are active");
+        assert!(!old_serves || self.old_holds(), "active without the lock");
+        assert!(!new_serves || self.has_lock, "active without the lock");
+        // Unheard it may have been active, and then only the disk is right.
+        let unsure = self.old_is.deaf && (self.new_is.dead || self.new_is.left);
+        assert!(!self.handed_over || self.was_active || unsure, "the lock was let go of for nobody");
+    }
+
+    /// It holds the lock until it has handed over.
+    fn old_holds(&self) -> bool {
+        !self.old_is.dead && !self.handed_over
+    }
+
+    /// Descriptors that are on their way are held by nobody but the wire, for as long as there is somebody to read them.
+    fn new_holds(&self) -> bool {
+        let on_its_way = self.to_new.frames.iter().any(|(frame, _)| *frame == Frame::Descriptors);
+        !self.new_is.dead && !self.new_is.left && (self.has_lock || on_its_way)
     }
 
     fn tell_old(&mut self, fact: OldFact) {
@@ -200,6 +251,22 @@ impl World {
     fn tick(&mut self) {
         self.tell_old(OldFact::Tick);
         self.tell_new(NewFact::Tick);
+    }
+
+    fn late_old(&mut self) {
+        if let Some(at) = self.old.deadline().filter(|_| self.old_is.runs()) {
+            let (now, mut out) = (self.now.max(at), Vec::new());
+            self.old.step(now, OldFact::Tick, &mut out);
+            self.old_orders.extend(out);
+        }
+    }
+
+    fn late_new(&mut self) {
+        if let Some(at) = self.new.deadline().filter(|_| self.new_is.runs()) {
+            let (now, mut out) = (self.now.max(at), Vec::new());
+            self.new.step(now, NewFact::Tick, &mut out);
+            self.new_orders.extend(out);
+        }
     }
 
     /// Whether it was written. A write may fail after some bytes left, and the stream is of no more use then.
@@ -228,15 +295,18 @@ impl World {
             OldOrder::Grant => self.tell_old(OldFact::Granted),
             OldOrder::Offer => self.write_old(Frame::Offer, None),
             OldOrder::Freeze => {
-                self.frozen = true;
+                (self.frozen, self.described) = (true, self.state);
                 self.tell_old(OldFact::Handed);
             }
+            OldOrder::Send if !self.send_to_new(Frame::Descriptors) => self.tell_old(OldFact::SendFailed),
             OldOrder::Send => self.write_old(Frame::Everything, Some(OldFact::Sent)),
             OldOrder::Commit => self.write_old(Frame::Commit, Some(OldFact::Committed)),
             OldOrder::Abort(_) => self.write_old(Frame::Abort, Some(OldFact::Aborted)),
-            OldOrder::Kill => self.kill_new(),
+            OldOrder::Kill => self.new_is.doomed = true,
             OldOrder::Resume(_) => {
-                (self.frozen, self.resumed) = (false, true);
+                assert!(!self.was_active, "goes on where another one was active");
+                assert!(!self.frozen || self.told_or_gone(), "goes on without a decision or a proof");
+                (self.frozen, self.state) = (false, self.state + 1);
                 self.to_new.closed = true;
             }
             OldOrder::HandOver => self.handed_over = true,
@@ -244,7 +314,9 @@ impl World {
     }
 
     fn write_old(&mut self, frame: Frame, then: Option<OldFact>) {
+        let aborts = frame == Frame::Abort;
         let fact = if self.send_to_new(frame) { then } else { Some(OldFact::SendFailed) };
+        self.aborted |= aborts && fact == Some(OldFact::Aborted);
         if let Some(fact) = fact {
             self.tell_old(fact);
         }
@@ -263,10 +335,13 @@ impl World {
             NewOrder::Active => self.write_new(Frame::Active, Some(NewFact::ActiveWritten)),
             NewOrder::Serve { adopted } => {
                 assert!(!adopted || self.old_is.dead, "adopted without a death");
+                // Also when the old one died later: what was described is not what is.
+                let (has, is) = (self.complete, Some(self.state));
+                assert_eq!(has, is, "active on less than everything, or on an old description");
                 (self.serves, self.was_active) = (true, true);
             }
             NewOrder::StartCold | NewOrder::GiveUp(_) => {
-                self.new_is.left = true;
+                (self.new_is.left, self.has_lock) = (true, false);
                 self.to_old.closed = true;
             }
         }
@@ -294,6 +369,11 @@ impl World {
 
     fn old_reads(&mut self, frame: &Frame) {
         match frame {
+            _ if self.old_is.deaf => {}
+            Frame::Garbage => {
+                self.old_is.deaf = true;
+                self.tell_old(OldFact::Unreadable);
+            }
             Frame::Accept => self.tell_old(OldFact::Accepted),
             Frame::Ready => self.tell_old(OldFact::Ready),
             Frame::Decline => self.tell_old(OldFact::Declined(String::new())),
@@ -324,10 +404,16 @@ impl World {
 
     fn new_reads(&mut self, frame: &Frame) {
         match frame {
+            _ if self.new_is.deaf => {}
+            Frame::Garbage => {
+                self.new_is.deaf = true;
+                self.tell_new(NewFact::Unusable(String::new()));
+            }
             Frame::Offer => self.tell_new(NewFact::Offered),
+            Frame::Descriptors => self.has_lock = true,
             Frame::Everything if self.unusable => self.tell_new(NewFact::Unusable(String::new())),
             Frame::Everything => {
-                self.complete = true;
+                self.complete = Some(self.described);
                 self.tell_new(NewFact::Complete);
             }
             Frame::Commit => self.tell_new(NewFact::Commit),
@@ -342,20 +428,39 @@ impl World {
     }
 
     fn kill_new(&mut self) {
-        self.new_is.dead = true;
+        (self.new_is.dead, self.has_lock) = (true, false);
         self.to_old.closed = true;
     }
 
-    /// The end of a pipe proves a death; what the dead had written is read first.
+    fn die(&mut self) {
+        if self.new_is.doomed {
+            self.kill_new();
+        }
+    }
+
+    /// `abort` was written whole, or the new one is no more.
+    fn told_or_gone(&self) -> bool {
+        self.aborted || self.new_is.dead || self.new_is.left
+    }
+
     fn see_death(&mut self) {
-        if self.new_is.dead || self.new_is.left {
-            for frame in if self.old_is.runs() { self.to_old.all() } else { Vec::new() } {
+        self.old_sees_death();
+        self.new_sees_death();
+    }
+
+    /// The end of a pipe proves a death; what the dead had written is read first.
+    fn old_sees_death(&mut self) {
+        if (self.new_is.dead || self.new_is.left) && self.old_is.runs() {
+            for frame in self.to_old.all() {
                 self.old_reads(&frame);
             }
             self.tell_old(OldFact::Gone);
         }
-        if self.old_is.dead {
-            for frame in if self.new_is.runs() { self.to_new.all() } else { Vec::new() } {
+    }
+
+    fn new_sees_death(&mut self) {
+        if self.old_is.dead && self.new_is.runs() {
+            for frame in self.to_new.all() {
                 self.new_reads(&frame);
             }
             self.tell_new(NewFact::Gone);
@@ -364,7 +469,7 @@ impl World {
 
     /// Both do what they have to, and everything arrives.
     pub(crate) fn one_step(&mut self) {
-        for op in [Op::Old, Op::New, Op::ToOld(3), Op::ToNew(3)] {
+        for op in [Op::Old, Op::New, Op::ToOld(3), Op::ToNew(3), Op::Die] {
             self.apply(&op);
         }
     }
@@ -387,9 +492,8 @@ impl World {
     }
 
     pub(crate) fn is_served_or_free(&self) -> bool {
-        let old_holds = !self.old_is.dead && !self.handed_over;
-        let new_holds = self.serves && !self.new_is.dead;
-        new_holds || !(old_holds && self.frozen)
+        let serves = self.new_serves() || self.old_goes_on() || self.cold;
+        serves || !(self.old_holds() || self.new_holds())
     }
 
     pub(crate) fn new_serves(&self) -> bool {
@@ -406,5 +510,56 @@ impl World {
 
     pub(crate) fn old_goes_on(&self) -> bool {
         !self.old_is.dead && !self.frozen && !self.handed_over
+    }
+
+    /// Whether the shell would come to this now: it hears nothing before what was ordered is done.
+    pub(crate) fn may(&self, op: &Op) -> bool {
+        match op {
+            Op::ToOld(_) | Op::Late(true) | Op::See(true) => self.old_orders.is_empty(),
+            Op::ToNew(_) | Op::Late(false) | Op::See(false) => self.new_orders.is_empty(),
+            _ => true,
+        }
+    }
+
+    /// What can be told apart, without the clocks: every process has its own, and it runs as it likes.
+    pub(crate) fn key(&self) -> String {
+        let mut key = String::new();
+        let Self { old, new, old_orders, new_orders, old_is, new_is, to_old, to_new, .. } = self;
+        for machine in [format!("{old:?}"), format!("{new:?}")] {
+            let (before, after) = machine.split_once(", until: ").unwrap_or_default();
+            let after = after.split_once(", decided").map_or("", |(_, after)| after);
+            write!(key, "{before}{after}").unwrap();
+        }
+        write!(key, "{old_orders:?}{new_orders:?}{old_is:?}{new_is:?}{to_old:?}{to_new:?}").unwrap();
+        let Self { unsettled, unusable, frozen, aborted, state, described, complete, .. } = self;
+        let Self { handed_over, has_lock, serves, was_active, cold, .. } = self;
+        write!(key, "{unsettled}{unusable}{frozen}{aborted}{state}{described}{complete:?}").unwrap();
+        write!(key, "{handed_over}{has_lock}{serves}{was_active}{cold}").unwrap();
+        key
+    }
+
+    /// Nothing goes wrong any more, and no clock is early: it ends, whatever has come before.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..200 {
+            let before = self.key();
+            for op in [Op::Old, Op::New, Op::ToOld(7), Op::ToNew(7), Op::Die, Op::See(true), Op::See(false)] {
+                self.apply(&op);
+            }
+            if self.key() != before {
+                continue;
+            }
+            if self.is_over() {
+                assert!(self.is_served_or_free(), "nobody serves, and the lock is held");
+                return;
+            }
+            self.apply(&Op::Late(true));
+            self.apply(&Op::Late(false));
+        }
+        panic!("it does not end: {:?} {:?}", self.old, self.new);
+    }
+
+    fn is_over(&self) -> bool {
+        let new_done = self.new_is.dead || self.new_is.left || self.new.is_over();
+        new_done && (self.old_is.dead || self.old.is_over())
     }
 }
