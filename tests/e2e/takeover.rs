@@ -2,6 +2,7 @@
 //! clients saw.
 
 mod bad;
+mod decided;
 mod load;
 mod plain;
 mod points;

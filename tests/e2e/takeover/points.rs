@@ -127,8 +127,7 @@ fn a_successor_that_hangs_before_it_is_active_is_fenced() {
         let before = serving(&scene.harness).0;
         scene.hold();
         scene.harness.set_variable(FAILPOINT, &format!("stop takeover.n.{step}"));
-        let mut hung = scene.harness.command(&["daemon", "--takeover"]);
-        let mut hung = hung.env("EVERMUX_FORCE", "1").spawn().unwrap();
+        let mut hung = scene.harness.command(&["daemon", "--takeover"]).spawn().unwrap();
         scene.harness.unset_variable(FAILPOINT);
         // What came in the frozen moment is answered by the one that goes on.
         scene.all_work(&what);
@@ -246,4 +245,20 @@ fn the_next_start_serves_at_once_when_the_new_one_is_killed_while_the_old_one_dr
     assert!(scene.harness.processes().contains(&old), "it still has a call to end");
     scene.end_held(true, "its call ends where it began");
     scene.end("killed while the old one drains");
+}
+
+#[test]
+fn a_predecessor_that_dies_before_its_pipe_came_is_proven_gone_by_its_lock() {
+    // Nobody else is there who would start another daemon meanwhile.
+    for step in OLD_BEFORE {
+        let what = format!("o.{step}, and no client");
+        let (harness, upstream) = with_upstream(Script::default());
+        harness.set_variable(FAILPOINT, &format!("takeover.o.{step}"));
+        let old = harness.start_daemon();
+        harness.unset_variable(FAILPOINT);
+        let output = upgrade(&harness);
+        assert_eq!(output.code, Some(0), "{what}: {}{}", output.stdout, output.stderr);
+        assert_ne!(serving(&harness).0, old, "{what}");
+        upstream.assert_no_violations();
+    }
 }
