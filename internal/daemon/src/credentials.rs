@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use evermux_config::{Header, HeaderSource, Upstream};
@@ -42,19 +42,32 @@ struct Recipe {
 pub(crate) type Variables = BTreeMap<String, String>;
 
 /// What a predecessor lent: its own variables, because those of whoever started this process may be anybody's, and what
-/// its header commands printed, so that none runs again for a client to wait for.
-static LENT: OnceLock<Lent> = OnceLock::new();
+/// its header commands printed, so that none runs again for a client to wait for. That until this process serves: what
+/// it sees itself from then on is newer, and must not be followed by what is lent.
+static LENT: Mutex<Lent> =
+    Mutex::new(Lent { environment: Variables::new(), outputs: BTreeMap::new(), given: Vec::new() });
 /// What header commands printed last, by their words.
 static OUTPUTS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
 
+fn lent() -> MutexGuard<'static, Lent> {
+    LENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Takes what a predecessor lent; once, before anything is resolved.
-pub(crate) fn borrow(lent: Lent) {
-    drop(LENT.set(lent));
+pub(crate) fn borrow(new: Lent) {
+    *lent() = new;
 }
 
 /// What shims had given the predecessor, by upstream.
 pub(crate) fn given() -> Vec<(String, Variables)> {
-    LENT.get().map(|lent| lent.given.clone()).unwrap_or_default()
+    lent().given.clone()
+}
+
+/// Everything was resolved that the predecessor had: from here on commands run in this process.
+pub(crate) fn give_back() {
+    let Lent { outputs, given, .. } = &mut *lent();
+    outputs.clear();
+    given.clear();
 }
 
 /// What to lend a successor.
@@ -66,29 +79,19 @@ pub(crate) fn lend(config: &evermux_config::Config) -> (Variables, BTreeMap<Stri
 }
 
 fn own_variable(name: &str) -> Option<String> {
-    let lent = LENT.get().and_then(|lent| lent.environment.get(name).cloned());
+    let lent = lent().environment.get(name).cloned();
     lent.or_else(|| std::env::var(name).ok())
 }
 
 /// Resolves every header of an upstream. `Err` names what is missing and holds no value.
 pub(crate) async fn resolve(upstream: &Upstream, given: &Variables, key: &Key) -> Result<Resolved, String> {
-    resolve_with(upstream, given, key, false).await
-}
-
-/// `fresh`: what was lent is old.
-async fn resolve_with(
-    upstream: &Upstream,
-    given: &Variables,
-    key: &Key,
-    fresh: bool,
-) -> Result<Resolved, String> {
     let mut headers = HeaderMap::new();
     let mut identity = Vec::new();
     let mut plain = Vec::new();
     let mut sorted: Vec<&Header> = upstream.headers.iter().collect();
     sorted.sort_by_key(|header| header.name.to_ascii_lowercase());
     for header in sorted {
-        let value = value_of(header, given, fresh).await?;
+        let value = value_of(header, given).await?;
         let stands_for = match &header.source {
             HeaderSource::Text(_) | HeaderSource::Env { .. } => value.clone(),
             HeaderSource::File(path) => path.to_string_lossy().into_owned(),
@@ -127,7 +130,7 @@ async fn resolve_with(
 /// Reads the values of files and commands again; `None`: they are what they were.
 pub(crate) async fn read_again(old: &Resolved, key: &Key) -> Result<Option<Resolved>, String> {
     let Recipe { upstream, given } = &*old.recipe;
-    let new = resolve_with(upstream, given, key, true).await?;
+    let new = resolve(upstream, given, key).await?;
     if new.fingerprint != old.fingerprint {
         // A variable of the daemon itself cannot change; if it did, it would be somebody else's value.
         return Err("its header values now stand for somebody else".to_owned());
@@ -158,7 +161,7 @@ fn kind(source: &HeaderSource) -> &'static str {
     }
 }
 
-async fn value_of(header: &Header, given: &Variables, fresh: bool) -> Result<String, String> {
+async fn value_of(header: &Header, given: &Variables) -> Result<String, String> {
     let name = &header.name;
     match &header.source {
         HeaderSource::Text(text) => Ok(text.expose().to_owned()),
@@ -174,20 +177,18 @@ async fn value_of(header: &Header, given: &Variables, fresh: bool) -> Result<Str
             Ok(_) => Err(format!("header `{name}`: the file {} is too large", path.display())),
             Err(error) => Err(format!("header `{name}`: cannot read {}: {error}", path.display())),
         },
-        HeaderSource::Command(words) => output_or_lent(words, fresh).await.map_err(|why| {
+        HeaderSource::Command(words) => output_or_lent(words).await.map_err(|why| {
             format!("header `{name}`: the command `{}` {why}", words.first().map_or("", |w| w))
         }),
     }
 }
 
-/// What a command prints, or printed for the predecessor: after a 401 it is run again in any case.
-async fn output_or_lent(words: &[String], fresh: bool) -> Result<String, String> {
+/// What a command prints, or printed for the predecessor.
+async fn output_or_lent(words: &[String]) -> Result<String, String> {
     let name = words.join("\0");
-    // Once: what this process has seen itself since then is newer.
-    let seen = OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
-    let lent = LENT.get().and_then(|lent| lent.outputs.get(&name)).filter(|_| !fresh && !seen);
+    let lent = lent().outputs.get(&name).cloned();
     let output = match lent {
-        Some(output) => output.clone(),
+        Some(output) => output,
         None => output_of(words).await?,
     };
     OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner).insert(name, output.clone());
@@ -200,7 +201,8 @@ pub(crate) fn is_lent(upstream: &Upstream) -> bool {
         HeaderSource::Command(words) => Some(words.join("\0")),
         _ => None,
     });
-    LENT.get().is_some_and(|lent| commands.all(|words| lent.outputs.contains_key(&words)))
+    let lent = lent();
+    commands.all(|words| lent.outputs.contains_key(&words))
 }
 
 /// What a command prints. Its stderr is not kept: it may hold a secret.
@@ -244,3 +246,6 @@ impl Purse {
         self.known.remove(&(upstream.clone(), fingerprint));
     }
 }
+
+#[cfg(test)]
+mod tests;

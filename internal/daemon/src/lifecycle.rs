@@ -251,10 +251,7 @@ async fn assemble(
         }
         Beginning::Taken(estate) => take(config, state, &key, setting, *estate, &port)?,
     };
-    keeper.resolve_what_is_at_hand().await;
-    for (name, given) in credentials::given() {
-        keeper.give_again(&name, &given).await;
-    }
+    resolve_what_is_known(&keeper).await;
     let socket = match socket {
         Some(socket) => socket,
         None => Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?,
@@ -285,6 +282,15 @@ async fn assemble(
     };
     drop(face.house.set(Arc::new(house)));
     Ok(Assembled { parts, rx, face, door, look, phases, lock, took_over })
+}
+
+/// Before the first client: what needs no command, and what the predecessor had.
+async fn resolve_what_is_known(keeper: &Keeper) {
+    keeper.resolve_what_is_at_hand().await;
+    for (name, given) in credentials::given() {
+        keeper.give_again(&name, &given).await;
+    }
+    credentials::give_back();
 }
 
 /// Writes what still waits for the disk.
@@ -482,3 +488,6 @@ fn say(line: &serde_json::Value) {
         nix::unistd::dup2_stdout(null).ok();
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

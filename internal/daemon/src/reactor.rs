@@ -308,9 +308,11 @@ impl Reactor {
                 held.into_iter().for_each(|ask| self.control(ask));
             }
             Transfer::HandOver => {
-                let held = std::mem::take(&mut self.transfer).held;
+                let Ongoing { held, departed, .. } = std::mem::take(&mut self.transfer);
                 self.parts.phase.send_replace(Phase::Draining);
                 self.handle(Input::HandOver);
+                // What was on its way there when it ended is handed in again.
+                departed.into_iter().for_each(|generation| self.depart(generation));
                 if held.iter().any(|ask| matches!(ask, Ask::Stop)) {
                     let neighbours = Arc::clone(&self.parts.neighbours);
                     tokio::spawn(async move { relay::stop_successor(&neighbours).await });

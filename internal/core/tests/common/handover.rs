@@ -5,6 +5,7 @@ use evermux_core::handover::{Peer, Relayed, RelayedVerb};
 use evermux_core::input::{Input, Mono};
 use evermux_core::names::Generation;
 use evermux_core::output::Output;
+use evermux_core::record::JournalledCall;
 
 use super::{World, sealer, seed};
 
@@ -73,6 +74,11 @@ impl World {
 
     /// A process that drains is gone: by its own end, or killed.
     pub fn depart(&mut self, at: u64) {
+        self.depart_leaving(at, self.disk.journal.left_by(at), true);
+    }
+
+    /// The same, where its journal says no more than this.
+    pub fn depart_leaving(&mut self, at: u64, journal: Vec<JournalledCall>, complete: bool) {
         self.draining.remove(&at).expect("it lives");
         let gone: Vec<_> = self.open.keys().copied().filter(|exchange| exchange.0 >> 32 == at).collect();
         for exchange in gone {
@@ -80,9 +86,8 @@ impl World {
             self.arrived.retain(|other| *other != exchange);
             self.rules.ended(exchange);
         }
-        let (journal, answers) = (self.disk.journal.left_by(at), self.disk.journal.answers());
-        let generation = Generation(at);
-        self.put(Input::Departed { generation, journal, answers, complete: true });
+        let (generation, answers) = (Generation(at), self.disk.journal.answers());
+        self.put(Input::Departed { generation, journal, answers, complete });
     }
 
     pub(super) fn obey_takeover(&mut self, order: Output) {

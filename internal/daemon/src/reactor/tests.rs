@@ -12,6 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
+mod frozen;
+
 use super::*;
 use crate::body::Queues;
 use crate::events::EventBody;
@@ -31,7 +33,10 @@ struct Running {
     /// Seconds of the wall clock.
     wall: Arc<AtomicU64>,
     next_stream: u64,
-    _directory: tempfile::TempDir,
+    state: StateDir,
+    phase: watch::Receiver<Phase>,
+    neighbours: Arc<Neighbours>,
+    directory: tempfile::TempDir,
     _lock: evermux_store::DaemonLock,
 }
 
@@ -45,12 +50,14 @@ impl Running {
         let (inbox, rx) = Inbox::new();
         let config = evermux_config::parse(&format!("[upstream.up]\nurl = \"{url}\"\n")).unwrap();
         let resolved = crate::credentials::resolve(&config.upstreams["up"], &Default::default(), &key).await;
+        let (phase, seen) = watch::channel(Phase::Serving);
+        let neighbours = Arc::new(Neighbours::new("none".into()));
         let setting = Setting {
             sealer: sealer.clone(),
             inbox: inbox.clone(),
             tracker: TaskTracker::new(),
-            phase: watch::channel(Phase::Serving).0,
-            neighbours: Arc::new(Neighbours::new("none".into())),
+            phase,
+            neighbours: Arc::clone(&neighbours),
         };
         let mut parts = load(config, &state, &lock, &key, setting).unwrap();
         let wall = Arc::new(AtomicU64::new(1_800_000_000));
@@ -58,7 +65,8 @@ impl Running {
         parts.wall = Box::new(move || Duration::from_secs(read.load(Ordering::SeqCst)));
         tokio::spawn(Reactor::new(parts).run(rx));
         inbox.tell(Told::Credentials { upstream: "up".into(), outcome: resolved, default: true });
-        Self { inbox, sealer, wall, next_stream: 0, _directory: directory, _lock: lock }
+        let (next_stream, phase) = (0, seen);
+        Self { inbox, sealer, wall, next_stream, state, phase, neighbours, directory, _lock: lock }
     }
 
     async fn ask(&mut self, input: impl FnOnce(StreamId) -> Input) -> Head {

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use fd_handover::{Alive, Frame, liveness};
+use fd_handover::{Alive, Frame, Witness, liveness};
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
@@ -39,6 +39,14 @@ impl Pipe {
     }
 }
 
+#[cfg(test)]
+impl Pipe {
+    /// Another life than this process's.
+    pub(crate) fn of(seen: OwnedFd) -> Self {
+        Self(seen)
+    }
+}
+
 impl AsFd for Pipe {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -64,6 +72,13 @@ pub(crate) fn welcome(face: &Face, mut request: Request<Incoming>) -> Reply {
     reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
     reply.headers_mut().insert(UPGRADE, HeaderValue::from_static(PROTOCOL_NAME));
     reply
+}
+
+/// Waits until that process is gone. For ever where its life cannot be watched: that proves nothing.
+async fn gone(life: &Witness) {
+    if life.gone().await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// What a frame says; `None`: not what its kind should say.

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::frames::{Declined, Descriptor, Descriptors, End, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
 use super::manifest::{Codec, Lent};
-use super::{Pipe, body_of};
+use super::{Pipe, body_of, gone};
 use crate::accept::{LockBox, Notice};
 use crate::credentials;
 use crate::downstream::Face;
@@ -191,8 +191,7 @@ impl<'a> Attempt<'a> {
         tokio::select! {
             biased;
             frame = channel.recv(), if !self.closed => self.read(frame),
-            // What cannot be watched proves nothing.
-            Ok(()) = witness.gone() => {
+            () = gone(witness) => {
                 // What it had written counts, whatever became of it.
                 let mut facts = Vec::new();
                 while !self.closed {
@@ -315,7 +314,7 @@ impl<'a> Attempt<'a> {
 
     /// A successor that gave up ends. One that hangs would keep its copy of the lock, and no cold start could ever take it.
     async fn see_off(&mut self) {
-        if self.frozen.is_none() || timeout(ENDED_WITHIN, self.asked.witness.gone()).await.is_ok() {
+        if self.frozen.is_none() || timeout(ENDED_WITHIN, gone(&self.asked.witness)).await.is_ok() {
             return;
         }
         tracing::warn!("a successor that gave up and does not end is ended");

@@ -378,9 +378,8 @@ fn unless(sent: bool) -> Vec<Fact> {
 
 async fn gone(life: Option<&Witness>) {
     match life {
-        // What cannot be watched proves nothing.
-        Some(life) if life.gone().await.is_ok() => {}
-        _ => std::future::pending().await,
+        Some(life) => super::gone(life).await,
+        None => std::future::pending().await,
     }
 }
 

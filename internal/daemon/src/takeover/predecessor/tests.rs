@@ -1,201 +1,242 @@
-//! That the running process waits for no part of itself longer than its clients can, and takes no word that it does not
-//! know. The hub and the doors are the test's: they answer, or they do not.
+//! Successors that stop halfway, before a whole process that is to hand over: whatever they do, its core goes on, or
+//! is theirs.
 
-use std::process::{Child, Command};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
 
-use evermux_core::seal::Sealer;
-use evermux_store::StateDir;
 use fd_handover::{Alive, liveness};
+use tokio::task::JoinHandle;
 
 use super::*;
-use crate::guard::Guard;
-use crate::inbox::Inbox;
-use crate::keeper::Keeper;
-use crate::lifecycle::{Setting, load};
-use crate::neighbours::Neighbours;
-use crate::offers::{Offers, StartedBy};
-use crate::port::Port;
+use crate::lifecycle::tests::Process as Daemon;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A process that is asked to hand over, and nobody in it who works by himself.
-struct Scene {
-    house: Arc<House>,
-    hub: mpsc::UnboundedReceiver<Told>,
-    doors: mpsc::UnboundedReceiver<Notice>,
-    successor: Channel,
-    /// The ends of both lives.
-    lives: (Alive, Option<Alive>),
-    /// Who is killed in the successor's place: it has ended, and keeps its number until it is waited for.
-    stand_in: Child,
-    _kept: tempfile::TempDir,
+/// What a successor has of the conversation. The process that it stands for is another one: it may be killed.
+struct Successor {
+    channel: Channel,
+    process: tokio::process::Child,
+    attempt: JoinHandle<()>,
 }
 
-impl Scene {
-    fn new() -> (Self, Asked) {
-        let kept = tempfile::tempdir().unwrap();
-        let (inbox, hub) = Inbox::new();
-        let (for_doors, doors) = mpsc::unbounded_channel();
-        let (seen, own) = liveness().unwrap();
-        let house = Arc::new(house(kept.path(), inbox, for_doors, Pipe(seen)));
-        let (here, there) = UnixStream::pair().unwrap();
-        let (seen, theirs) = liveness().unwrap();
-        let stand_in = Command::new("true").spawn().unwrap();
-        let process = Process::open(i32::try_from(stand_in.id()).unwrap()).unwrap();
-        let (channel, agreed) = (Channel::new(here, b""), Agreed { protocol: 1, records: 1 });
-        let asked = Asked { channel, agreed, witness: Witness::new(seen).unwrap(), process };
-        let (successor, lives) = (Channel::new(there, b""), (own, Some(theirs)));
-        (Self { house, hub, doors, successor, lives, stand_in, _kept: kept }, asked)
+impl Successor {
+    /// The successor's channel and process, and what the other side has of it.
+    fn stand_in(witness: Witness) -> (Channel, tokio::process::Child, Asked) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut sleeping = tokio::process::Command::new("sleep");
+        let process = sleeping.arg("600").stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+        let handle = Process::open(i32::try_from(process.id().unwrap()).unwrap()).unwrap();
+        let able = Ability { protocol: PROTOCOL, records: evermux_store::RECORD_VERSIONS };
+        let agreed = able.agree(able).unwrap();
+        let asked = Asked { channel: Channel::new(ours, b""), agreed, witness, process: handle };
+        (Channel::new(theirs, b""), process, asked)
     }
 
-    /// The next thing that the hub is told about takeovers.
-    async fn transfer(&mut self) -> Transfer {
-        loop {
-            if let Told::Control(Ask::Transfer(transfer)) = self.hub.recv().await.unwrap() {
-                return transfer;
-            }
-        }
+    fn ask(house: Arc<House>, witness: Witness) -> Self {
+        let (channel, process, asked) = Self::stand_in(witness);
+        let attempt = tokio::spawn(async move { Attempt::new(&house, asked).run().await });
+        Self { channel, process, attempt }
     }
 
-    async fn frame(&mut self) -> Kind {
-        let frame = self.successor.recv().await.unwrap().expect("it ends without a word");
-        Kind::of(frame.kind).unwrap()
+    async fn say(&mut self, kind: Kind) {
+        self.say_of(kind as u8).await;
     }
 
-    async fn say(&mut self, kind: u8) {
-        self.successor.send(kind, b"{}", &[]).await.unwrap();
+    async fn say_of(&mut self, kind: u8) {
+        self.channel.send(kind, b"{}", &[]).await.unwrap();
     }
 
-    /// Up to the freeze, which is not answered yet.
-    async fn freeze(&mut self) -> oneshot::Sender<Box<Manifest>> {
-        let Transfer::Prepare(prepared) = self.transfer().await else { panic!("no preparation") };
-        prepared.send(()).unwrap();
-        assert_eq!(self.frame().await, Kind::Offer);
-        self.say(Kind::Accept as u8).await;
-        let Transfer::Freeze(frozen) = self.transfer().await else { panic!("no freeze") };
-        frozen
+    /// The next frame, which is to be of this kind.
+    async fn hear(&mut self, wanted: Kind) -> Frame {
+        let frame = timeout(SOON, self.channel.recv()).await;
+        let frame = frame.unwrap_or_else(|_| panic!("no {wanted:?}")).unwrap().expect("it goes on");
+        assert_eq!(Kind::of(frame.kind), Some(wanted));
+        frame
     }
 
-    /// The successor is told that it came to nothing, and the hub goes on.
-    async fn aborts(&mut self) {
-        assert_eq!(self.frame().await, Kind::Abort);
-        assert!(matches!(self.transfer().await, Transfer::Resume));
-        // It ends, as it is to.
-        self.lives.1 = None;
+    /// Takes everything. What the descriptors are.
+    async fn take_all(&mut self) -> Vec<Descriptor> {
+        self.hear(Kind::Offer).await;
+        self.say(Kind::Accept).await;
+        let frame = self.hear(Kind::Descriptors).await;
+        self.hear(Kind::Manifest).await;
+        self.hear(Kind::End).await;
+        body_of::<Descriptors>(&frame).unwrap().fds
     }
 
-    /// Plays `talk` against an attempt until that is over.
-    async fn play(talk: impl AsyncFnOnce(&mut Self)) {
-        let (mut scene, asked) = Self::new();
-        let house = Arc::clone(&scene.house);
-        let played = async { tokio::join!(Attempt::new(&house, asked).run(), talk(&mut scene)) };
-        timeout(SOON, played).await.expect("it waits for somebody who does nothing");
-        scene.stand_in.wait().unwrap();
+    async fn is_over(&mut self) {
+        timeout(SOON, &mut self.attempt).await.expect("the attempt ends").unwrap();
     }
 }
 
-fn house(kept: &std::path::Path, inbox: Inbox, doors: mpsc::UnboundedSender<Notice>, life: Pipe) -> House {
-    let state = StateDir::open(kept).unwrap();
-    let lock = state.try_lock().unwrap();
-    let (key, sealer) = (state.key().unwrap().into_key(), Sealer::new(&[7; 32]));
-    let config = evermux_config::parse("[upstream.up]\nurl = \"http://127.0.0.1:9/mcp\"\n").unwrap();
-    let neighbours = Arc::new(Neighbours::new(kept.join("s.sock")));
-    let (phase, phases) = tokio::sync::watch::channel(Phase::Serving);
-    let setting = Setting {
-        sealer: sealer.clone(),
-        inbox: inbox.clone(),
-        tracker: TaskTracker::new(),
-        phase,
-        neighbours: Arc::clone(&neighbours),
+fn watched() -> (Witness, Alive) {
+    let (seen, alive) = liveness().unwrap();
+    (Witness::new(seen).unwrap(), alive)
+}
+
+/// Its runtime is gone: it can only fail, while the other end is held.
+fn unwatchable() -> (Witness, Alive) {
+    let lost = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { watched() })
     };
-    let parts = load(config.clone(), &state, &lock, &key, setting).unwrap();
-    let keeper = Arc::new(Keeper::new(kept.join("none"), config, key.clone(), inbox.clone()));
-    let offers = Offers::new(StartedBy::Choice, std::time::Instant::now());
-    let (streams, port, guard) = (1.into(), Port::default(), Guard::new("token"));
-    let face = Face {
-        inbox,
-        sealer,
-        keeper,
-        state,
-        streams,
-        port,
-        guard,
-        neighbours,
-        offers,
-        house: std::sync::OnceLock::new(),
-    };
-    House {
-        face: Arc::new(face),
-        key,
-        generation: parts.generation,
-        persist: Arc::clone(&parts.persist),
-        doors,
-        tracker: parts.tracker.clone(),
-        phases,
-        life,
-        drains: Vec::new(),
-        lock: LockBox::new(lock),
-        busy: false.into(),
-    }
+    std::thread::spawn(lost).join().unwrap()
 }
 
-fn empty() -> Box<Manifest> {
-    Box::new(Manifest {
-        generation: Generation(1),
-        sessions: Vec::new(),
-        links: Vec::new(),
-        ended: Vec::new(),
-        journal: Vec::new(),
-        closed: Vec::new(),
-        replies: Vec::new(),
-        doubt: Duration::ZERO,
-    })
+/// It has a copy of the lock, and lives: no cold start could ever take that.
+#[tokio::test]
+async fn a_successor_that_hangs_after_an_abort_is_ended() {
+    for (witness, _alive) in [watched(), unwatchable()] {
+        let daemon = Daemon::start(true).await;
+        let mut successor = Successor::ask(daemon.house(), witness);
+        successor.take_all().await;
+        successor.hear(Kind::Abort).await;
+        daemon.serves().await;
+        let ended = timeout(SOON, successor.process.wait()).await.expect("it is ended").unwrap();
+        assert_eq!(ended.signal(), Some(nix::libc::SIGKILL));
+        successor.is_over().await;
+    }
 }
 
 #[tokio::test]
-async fn a_disk_that_does_not_grant_is_waited_for_no_longer_than_the_machine_says() {
-    let (mut scene, asked) = Scene::new();
-    let mut attempt = Attempt::new(&scene.house, asked);
+async fn a_successor_that_ends_after_an_abort_is_left_alone() {
+    let daemon = Daemon::start(true).await;
+    let (witness, alive) = watched();
+    let mut successor = Successor::ask(daemon.house(), witness);
+    successor.take_all().await;
+    successor.hear(Kind::Abort).await;
+    drop(alive);
+    successor.is_over().await;
+    assert!(successor.process.try_wait().unwrap().is_none());
+    daemon.serves().await;
+}
+
+/// Nothing of what it says would count any more, and the core would go on beside it.
+#[tokio::test]
+async fn a_life_that_cannot_be_watched_is_no_death() {
+    let daemon = Daemon::start(true).await;
+    let (witness, _alive) = unwatchable();
+    assert!(witness.gone().await.is_err());
+    let mut successor = Successor::ask(daemon.house(), witness);
+    successor.take_all().await;
+    successor.say(Kind::Ready).await;
+    successor.hear(Kind::Commit).await;
+    successor.say(Kind::Active).await;
+    successor.is_over().await;
+    // The reactor hears of it in its turn.
+    let (done, answer) = oneshot::channel();
+    daemon.tell(Ask::Status(done));
+    answer.await.unwrap();
+    assert!(daemon.face.neighbours.is_handed_over());
+    assert!(successor.process.try_wait().unwrap().is_none());
+}
+
+/// Everything that sending waits for counts: here nobody is at the door to copy the socket.
+#[tokio::test]
+async fn what_cannot_be_sent_in_time_is_given_up() {
+    let daemon = Daemon::start(false).await;
+    let (witness, alive) = watched();
+    let mut successor = Successor::ask(daemon.house(), witness);
+    successor.hear(Kind::Offer).await;
+    successor.say(Kind::Accept).await;
+    successor.hear(Kind::Abort).await;
+    drop(alive);
+    successor.is_over().await;
+    daemon.serves().await;
+}
+
+/// The disk likewise, and the successor is heard meanwhile.
+#[tokio::test]
+async fn a_grant_is_waited_for_no_longer_than_the_machine_says() {
+    let daemon = Daemon::start(false).await;
+    let (house, (witness, _alive)) = (daemon.house(), watched());
+    let (_channel, _process, asked) = Successor::stand_in(witness);
+    let mut attempt = Attempt::new(&house, asked);
     let facts = attempt.carry_out(Order::Grant, Instant::now()).await;
     assert!(facts.is_empty(), "it was waited for where nothing else is heard: {facts:?}");
     attempt.granting = Some(tokio::spawn(std::future::pending()));
-    let facts = timeout(SOON, attempt.wait(Some(Duration::ZERO))).await.expect("no deadline counts");
+    let facts = timeout(SOON, attempt.wait(Some(Duration::ZERO))).await.expect("a deadline counts");
     assert_eq!(facts, [Fact::Tick]);
     // What it says in the end is heard.
     attempt.granting = Some(tokio::spawn(async { Ok(Generation(2)) }));
     assert_eq!(attempt.wait(None).await, [Fact::Granted]);
     attempt.granting = Some(tokio::spawn(async { Err("full".to_owned()) }));
     assert_eq!(attempt.wait(None).await, [Fact::NotGranted("full".to_owned())]);
-    scene.stand_in.wait().unwrap();
 }
 
 #[tokio::test]
-async fn a_hub_that_does_not_freeze_goes_on() {
-    Scene::play(async |scene| {
-        let _unanswered = scene.freeze().await;
-        scene.aborts().await;
-    })
-    .await;
+async fn a_core_that_does_not_freeze_is_not_waited_for() {
+    let (daemon, mut core) = Daemon::without_core().await;
+    let mut transfer = async || loop {
+        if let Told::Control(Ask::Transfer(transfer)) = core.recv().await.unwrap() {
+            return transfer;
+        }
+    };
+    let (witness, alive) = watched();
+    let mut successor = Successor::ask(daemon.house(), witness);
+    let Transfer::Prepare(prepared) = transfer().await else { panic!("no preparation") };
+    prepared.send(()).unwrap();
+    successor.hear(Kind::Offer).await;
+    successor.say(Kind::Accept).await;
+    let Transfer::Freeze(_unanswered) = transfer().await else { panic!("no freeze") };
+    successor.hear(Kind::Abort).await;
+    assert!(matches!(transfer().await, Transfer::Resume));
+    drop(alive);
+    successor.is_over().await;
 }
 
+/// It may be of a version that has other words for being active.
 #[tokio::test]
-async fn doors_that_are_not_copied_end_the_freeze() {
-    Scene::play(async |scene| {
-        scene.freeze().await.send(empty()).unwrap();
-        let _unanswered = scene.doors.recv().await.unwrap();
-        scene.aborts().await;
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn a_word_that_is_not_known_ends_it() {
+async fn a_word_that_is_not_known_is_refused() {
+    let daemon = Daemon::start(true).await;
     for kind in [13, Kind::Commit as u8] {
-        Scene::play(async |scene| {
-            let Transfer::Prepare(_unanswered) = scene.transfer().await else { panic!("no preparation") };
-            scene.say(kind).await;
-            scene.aborts().await;
-        })
-        .await;
+        let (witness, alive) = watched();
+        let mut successor = Successor::ask(daemon.house(), witness);
+        successor.hear(Kind::Offer).await;
+        successor.say_of(kind).await;
+        successor.hear(Kind::Abort).await;
+        drop(alive);
+        successor.is_over().await;
+        daemon.serves().await;
+    }
+    let (witness, alive) = watched();
+    let mut successor = Successor::ask(daemon.house(), witness);
+    successor.take_all().await;
+    successor.say(Kind::Ready).await;
+    successor.hear(Kind::Commit).await;
+    successor.say_of(13).await;
+    let ended = timeout(SOON, successor.process.wait()).await.expect("it is ended").unwrap();
+    assert_eq!(ended.signal(), Some(nix::libc::SIGKILL));
+    drop(alive);
+    successor.is_over().await;
+    let (done, answer) = oneshot::channel();
+    daemon.tell(Ask::Status(done));
+    answer.await.unwrap();
+    assert!(daemon.face.neighbours.is_handed_over(), "what it holds may be out of date");
+}
+
+/// The core counts its calls as running there until it is told; so does the manifest, and somebody has to tell.
+#[tokio::test]
+async fn a_process_that_has_just_ended_is_handed_over_until_the_core_knows() {
+    let daemon = Daemon::start(true).await;
+    let (witness, ended) = watched();
+    drop(ended);
+    timeout(SOON, witness.gone()).await.expect("it is gone").unwrap();
+    let third = Generation(7);
+    let house = daemon.beside(vec![(third, Arc::new(witness))]);
+    daemon.face.neighbours.follow(&[third], &daemon.face.inbox);
+    for known in [false, true] {
+        if known {
+            daemon.tell(Ask::Transfer(Transfer::Departed(third)));
+            timeout(SOON, daemon.face.neighbours.departed(third)).await.unwrap();
+        }
+        let (witness, alive) = watched();
+        let mut successor = Successor::ask(Arc::clone(&house), witness);
+        let descriptors = successor.take_all().await;
+        assert_eq!(descriptors.contains(&Descriptor::Drains(third.0)), !known, "{descriptors:?}");
+        // With everything that it held.
+        drop((successor.channel, alive));
+        timeout(SOON, successor.attempt).await.expect("the attempt ends").unwrap();
+        daemon.serves().await;
     }
 }
