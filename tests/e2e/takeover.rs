@@ -3,6 +3,7 @@
 
 mod bad;
 mod beside;
+mod decided;
 mod load;
 mod plain;
 mod points;

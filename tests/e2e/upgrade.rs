@@ -3,7 +3,7 @@
 use evermux_testkit::{HttpClient, Script};
 use serde_json::Value;
 
-use crate::support::{PATIENCE, other_build, with_upstream};
+use crate::support::{PATIENCE, check_processes, other_build, with_upstream};
 
 fn hello(harness: &evermux_testkit::Harness, query: &str) -> Value {
     let path = format!("/control/hello{query}");
@@ -49,5 +49,32 @@ fn a_takeover_from_nobody_is_a_start() {
     let (harness, _upstream) = with_upstream(Script::default());
     let pid = harness.start_daemon_of(crate::support::binary(), &["--takeover"]);
     assert_eq!(harness.daemon_pid(), Some(pid));
-    assert_eq!(harness.run(&["daemon", "--force"]).code, Some(2), "--force belongs to --takeover");
+    // Whatever runs is taken over from; only `upgrade` looks at builds.
+    let next = harness.start_daemon_of(crate::support::binary(), &["--takeover"]);
+    assert_ne!(next, pid);
+}
+
+#[test]
+fn upgrades_to_one_build_at_once_are_all_done_with_it() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let other = other_build(harness.root());
+    let before = harness.start_daemon();
+    let upgrade = || {
+        let mut command = harness.command_of(&other, &["upgrade", "--json"]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let upgrades = [upgrade(), upgrade(), upgrade()];
+    let told = upgrades.map(|running| {
+        let output = running.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_str::<Value>(&text).unwrap()
+    });
+    // One that looked before another was done takes over from that one: more work than is needed, and no harm.
+    assert!(told.iter().any(|told| told["upgraded"] == true), "{told:?}");
+    assert_ne!(harness.daemon_pid(), Some(before));
+    let now = hello(&harness, "?build")["build"].clone();
+    assert!(now.is_string() && told.iter().all(|told| told["daemon"]["build"] == now), "{now}: {told:?}");
+    check_processes(&harness, |pids| pids.len() == 1, "upgrades at once");
+    upstream.assert_no_violations();
 }

@@ -188,9 +188,6 @@ pub(crate) struct DaemonArgs {
     /// Take over from the daemon that runs
     #[arg(long)]
     pub(crate) takeover: bool,
-    /// Take over also from the same build
-    #[arg(long, requires = "takeover")]
-    pub(crate) force: bool,
     /// A shim thought of it, no person
     #[arg(long, hide = true, requires = "takeover")]
     pub(crate) offered: bool,

@@ -21,8 +21,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Who wants the upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// A person, with `--force` or without.
-    Chosen { force: bool },
+    /// A person.
+    Chosen,
     /// A shim of a newer build.
     Offered,
 }
@@ -62,10 +62,8 @@ struct Line {
 pub(crate) fn command(paths: &Paths, wanted: Wanted) -> std::io::Result<Command> {
     let mut command = daemon_command(paths)?;
     command.arg("--takeover");
-    match wanted {
-        Wanted::Chosen { force: true } => drop(command.arg("--force")),
-        Wanted::Chosen { force: false } => {}
-        Wanted::Offered => drop(command.arg("--offered")),
+    if wanted == Wanted::Offered {
+        command.arg("--offered");
     }
     Ok(command)
 }

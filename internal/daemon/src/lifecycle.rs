@@ -52,8 +52,6 @@ pub struct RunOptions {
     pub detached: bool,
     /// Take over from the daemon that runs; without one, start as ever.
     pub takeover: bool,
-    /// Take over also from a daemon of the same build.
-    pub force: bool,
     /// Whose decision it is.
     pub by: StartedBy,
 }
@@ -144,6 +142,13 @@ async fn begin_as_successor(
             successor::Outcome::Taken(estate) => return Ok(Beginning::Taken(estate)),
             successor::Outcome::Refused { reason, again } => {
                 return Err(RunError::NotTakenOver { reason, again });
+            }
+            // Whoever holds the lock lives. Free, it proves what the broken connection did not.
+            successor::Outcome::Lost { reason } => {
+                return match state.try_lock() {
+                    Ok(lock) => Ok(Beginning::Cold(lock)),
+                    Err(_) => Err(RunError::NotTakenOver { reason, again: false }),
+                };
             }
             successor::Outcome::Cold => {}
         }

@@ -17,6 +17,9 @@ pub(crate) struct Socket {
     file: (u64, u64),
 }
 
+/// So many wait to be let in, as with a socket that is made here.
+const BACKLOG: i32 = 1024;
+
 /// A file that no name leads to.
 const NOBODYS: (u64, u64) = (0, 0);
 
@@ -58,15 +61,19 @@ impl Socket {
             return Err(io::Error::other("not the socket of this runtime directory"));
         }
         listener.set_nonblocking(true)?;
-        // From here on the kernel names this process to those who ask for their peer.
-        nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(1024)?)?;
         // Its name stays the predecessor's until this process is active: one that gives up must not take it away.
         let file = NOBODYS;
         Ok(Self { path: path.to_owned(), listener: UnixListener::from_std(listener)?, file })
     }
 
-    /// This process is active: the name is its own from here on.
+    /// This process is active: the name is its own from here on, and the kernel names this process to those who ask for
+    /// their peer.
     pub(crate) fn claim(&mut self) {
+        let backlog = nix::sys::socket::Backlog::new(BACKLOG);
+        // It listens already; without this only the wrong process is named.
+        if let Err(error) = backlog.and_then(|backlog| nix::sys::socket::listen(&self.listener, backlog)) {
+            tracing::warn!(%error, "clients cannot be told which process they reach");
+        }
         self.file = file_at(&self.path).unwrap_or(NOBODYS);
     }
 
@@ -168,6 +175,20 @@ mod tests {
         assert!(dialled.is_ok() && accepted.is_ok());
         drop(taken);
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_passed_socket_listens_for_its_old_owner_until_it_is_claimed() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("s.sock");
+        let socket = Socket::listen(&path).unwrap();
+        // Who listens says how many may wait: here one, until somebody else does.
+        nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        let mut taken = Socket::from_passed(&path, socket.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let _first = UnixStream::connect(&path).await.unwrap();
+        assert!(UnixStream::connect(&path).await.is_err(), "a successor that is not active listens");
+        taken.claim();
+        assert!(UnixStream::connect(&path).await.is_ok());
     }
 
     #[tokio::test]

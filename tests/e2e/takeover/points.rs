@@ -370,3 +370,19 @@ fn the_next_start_serves_at_once_when_the_new_one_is_killed_while_the_old_one_dr
     scene.end_held(true, "its call ends where it began");
     scene.end("killed while the old one drains");
 }
+
+#[test]
+fn a_predecessor_that_dies_before_its_pipe_came_is_proven_gone_by_its_lock() {
+    // Nobody else is there who would start another daemon meanwhile.
+    for step in OLD_BEFORE {
+        let what = format!("o.{step}, and no client");
+        let (harness, upstream) = with_upstream(Script::default());
+        harness.set_variable(FAILPOINT, &format!("takeover.o.{step}"));
+        let old = harness.start_daemon();
+        harness.unset_variable(FAILPOINT);
+        let output = upgrade(&harness);
+        assert_eq!(output.code, Some(0), "{what}: {}{}", output.stdout, output.stderr);
+        assert_ne!(serving(&harness).0, old, "{what}");
+        upstream.assert_no_violations();
+    }
+}

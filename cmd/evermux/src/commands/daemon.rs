@@ -8,9 +8,9 @@ use crate::exit;
 use crate::report::{Failure, chain};
 
 pub(crate) fn daemon(paths: Paths, how: &DaemonArgs) -> Result<u8, Failure> {
-    let DaemonArgs { detached, takeover, force, .. } = *how;
+    let DaemonArgs { detached, takeover, .. } = *how;
     let file = paths.config_file.display().to_string();
-    match run(&RunOptions { paths, detached, takeover, force, by: started_by(how) }) {
+    match run(&RunOptions { paths, detached, takeover, by: started_by(how) }) {
         Ok(()) => Ok(exit::DONE),
         Err(error) => {
             let failure = Failure::new(error.exit_code(), chain(&error));

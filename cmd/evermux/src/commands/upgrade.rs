@@ -76,10 +76,12 @@ async fn replace(paths: &Paths, force: bool) -> Result<Outcome, Failure> {
     if from.build.as_deref() == Some(own) && !force {
         return Ok(Outcome::Same(from));
     }
-    let make = || successor::command(paths, Wanted::Chosen { force });
-    let asked = format!("the daemon (pid {}, {}) to hand over…", shown(from.pid), from.version);
-    let Serving { pid, generation, took_over, .. } = match try_until(&make, &sender, &asked).await {
-        Ok(serving) => serving,
+    let make = || successor::command(paths, Wanted::Chosen);
+    say(&format!("asking the daemon (pid {}, {}) to hand over…", shown(from.pid), from.version));
+    let enough = (!force).then_some(own);
+    let Serving { pid, generation, took_over, .. } = match try_until(&make, &sender, enough).await {
+        Ok(Tried::Serving(serving)) => serving,
+        Ok(Tried::Same(now)) => return Ok(Outcome::Same(now)),
         Err(reason) => {
             return Err(not_upgraded(&sender, &from, &reason).await.at(socket.display().to_string()));
         }
@@ -96,26 +98,47 @@ async fn replace(paths: &Paths, force: bool) -> Result<Outcome, Failure> {
     Ok(Outcome::Upgraded { from, to, took_over })
 }
 
-/// Tries until it serves, or a reason forbids to repeat, or the time is over.
+/// What came of trying.
+enum Tried {
+    Serving(Serving),
+    /// Another upgrade was quicker, to the build that is enough.
+    Same(Standing),
+}
+
+/// Tries until it serves, or a daemon of the build that is `enough` does, or a reason forbids to repeat, or the time is
+/// over.
 async fn try_until(
     make: &dyn Fn() -> std::io::Result<Command>,
     sender: &UnixSender,
-    asked: &str,
-) -> Result<Serving, String> {
+    enough: Option<&str>,
+) -> Result<Tried, String> {
     let until = Instant::now() + RETRIES;
-    say(&format!("asking {asked}"));
     loop {
         let command = make().map_err(|error| format!("this program's own file: {error}"))?;
         let refused = match successor::attempt(command, sender, LINE_LIMIT).await {
-            Ok(serving) => return Ok(serving),
+            Ok(serving) => return Ok(Tried::Serving(serving)),
             Err(refused) => refused,
         };
-        if !refused.again || Instant::now() + PAUSE >= until {
+        let again = refused.again && Instant::now() + PAUSE < until;
+        if again {
+            say(&format!("not yet: {}; asking again", refused.reason));
+            tokio::time::sleep(PAUSE).await;
+        }
+        if let Some(enough) = enough
+            && let Some(now) = already(sender, enough).await
+        {
+            return Ok(Tried::Same(now));
+        }
+        if !again {
             return Err(refused.reason);
         }
-        say(&format!("not yet: {}; asking again", refused.reason));
-        tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// The daemon that serves, if it is this build by now.
+async fn already(sender: &UnixSender, own: &str) -> Option<Standing> {
+    let standing = tokio::time::timeout(SIGN_OF_LIFE, standing(sender)).await.ok()?.ok()?;
+    (standing.build.as_deref() == Some(own)).then_some(standing)
 }
 
 /// Why it was not upgraded, and what serves now: a successor that failed late is no proof that nothing changed.

@@ -117,11 +117,7 @@ fn what_is_started_is_a_successor() {
         runtime_dir: Some(dir.path().join("r")),
     };
     let paths = Paths::resolve(flags).unwrap();
-    for (wanted, last) in [
-        (Wanted::Chosen { force: true }, "--force"),
-        (Wanted::Chosen { force: false }, "--takeover"),
-        (Wanted::Offered, "--offered"),
-    ] {
+    for (wanted, last) in [(Wanted::Chosen, "--takeover"), (Wanted::Offered, "--offered")] {
         let command = command(&paths, wanted).unwrap();
         let args: Vec<_> = command.as_std().get_args().map(|arg| arg.to_str().unwrap()).collect();
         assert!(args.contains(&"--takeover") && args.contains(&"--detached"), "{args:?}");

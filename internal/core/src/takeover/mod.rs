@@ -8,6 +8,8 @@
 
 pub mod predecessor;
 mod reason;
+#[cfg(test)]
+mod rules;
 pub mod successor;
 
 pub use predecessor::Predecessor;

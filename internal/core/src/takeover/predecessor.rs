@@ -39,7 +39,7 @@ pub enum Fact {
     Sent,
     /// The successor has everything, and waits for the decision.
     Ready,
-    /// The successor gave up, and said so.
+    /// The successor says that it cannot go on with what it was given.
     Declined(String),
     /// `commit` is written.
     Committed,
@@ -49,8 +49,10 @@ pub enum Fact {
     Active,
     /// Something could not be written, or may have been written in part.
     SendFailed,
-    /// Nothing more can be read.
+    /// Nothing more can be read, and everything that was written has been.
     Closed,
+    /// Nothing more can be read, and what the successor wrote since then never will be.
+    Unreadable,
     /// The successor is dead, and everything it had written was handed in.
     Gone,
     /// A deadline may have passed.
@@ -78,7 +80,7 @@ pub enum Order {
     Kill,
     /// The hub goes on as if nothing had happened; the takeover is over.
     Resume(Reason),
-    /// The hub has handed over; the takeover is over.
+    /// The hub has handed over; the takeover is over. The successor may be dead again: the lock is let go of all the same.
     HandOver,
 }
 
@@ -105,13 +107,17 @@ enum Step {
 pub struct Predecessor {
     step: Step,
     until: Option<Mono>,
+    /// `commit` may be on its way, in part or whole.
+    decided: bool,
+    /// An `active` that was written may be missed.
+    deaf: bool,
 }
 
 impl Predecessor {
     /// A successor that may take over asks to.
     pub fn begin(now: Mono, out: &mut Vec<Order>) -> Self {
         out.push(Order::Prepare);
-        Self { step: Step::Settling, until: Some(now + SETTLED_WITHIN) }
+        Self { step: Step::Settling, until: Some(now + SETTLED_WITHIN), decided: false, deaf: false }
     }
 
     /// When [`Fact::Tick`] is due.
@@ -128,12 +134,26 @@ impl Predecessor {
     pub fn step(&mut self, now: Mono, fact: Fact, out: &mut Vec<Order>) {
         match fact {
             _ if self.step == Step::Over => {}
-            Fact::Tick if self.until.is_some_and(|until| now >= until) => self.on_late(now, out),
+            Fact::Tick if self.is_late(now) => self.on_late(now, out),
             Fact::Tick => {}
             Fact::Gone => self.on_gone(out),
             Fact::SendFailed | Fact::Closed => self.on_broken(now, out),
-            fact => self.on_word(now, fact, out),
+            Fact::Unreadable => {
+                self.deaf = true;
+                self.on_broken(now, out);
+            }
+            fact => {
+                // Clients wait: the freeze is not longer because nobody looked at the clock in between.
+                if self.step.is_frozen() && self.is_late(now) {
+                    self.on_late(now, out);
+                }
+                self.on_word(now, fact, out);
+            }
         }
+    }
+
+    fn is_late(&self, now: Mono) -> bool {
+        self.until.is_some_and(|until| now >= until)
     }
 
     /// What hub, disk and successor say when all goes well, and a refusal.
@@ -160,6 +180,7 @@ impl Predecessor {
             (Step::Sending, Fact::Sent) => self.step = Step::AwaitReady,
             (Step::AwaitReady, Fact::Ready) => {
                 self.go(Step::Committing, now + ACTIVE_WITHIN);
+                self.decided = true;
                 out.push(Order::Commit);
             }
             (Step::Committing, Fact::Committed) => self.go(Step::AwaitActive, now + ACTIVE_WITHIN),
@@ -167,10 +188,8 @@ impl Predecessor {
                 self.over();
                 out.push(Order::HandOver);
             }
-            (step, Fact::Declined(why)) if !step.is_decided() => {
-                self.over();
-                out.push(Order::Resume(Reason::Declined(why)));
-            }
+            // Its word is no proof; it gets the decision all the same.
+            (step, Fact::Declined(why)) if step.is_open() => self.abort(now, Reason::Declined(why), out),
             (Step::Aborting(reason), Fact::Aborted) => {
                 let reason = reason.clone();
                 self.over();
@@ -181,8 +200,14 @@ impl Predecessor {
         }
     }
 
-    /// It is dead, and did not say that it was active: the hub has never been anybody else's.
+    /// It is dead, and did not say that it was active: the hub has never been anybody else's. Unless it may have said so
+    /// unheard: then what the hub holds may be out of date, and the next start goes by what is on disk.
     fn on_gone(&mut self, out: &mut Vec<Order>) {
+        if self.decided && self.deaf {
+            self.over();
+            out.push(Order::HandOver);
+            return;
+        }
         let reason = match &self.step {
             Step::Fencing(reason) | Step::Aborting(reason) => reason.clone(),
             _ => Reason::Died,
@@ -238,6 +263,16 @@ impl Predecessor {
 }
 
 impl Step {
+    /// Nothing is decided, neither way.
+    fn is_open(&self) -> bool {
+        !matches!(self, Self::Aborting(_) | Self::Over) && !self.is_decided()
+    }
+
+    /// From the freeze to the decision.
+    fn is_frozen(&self) -> bool {
+        matches!(self, Self::Freezing | Self::Sending | Self::AwaitReady)
+    }
+
     /// `commit` may have been read: only its death, or that it is active, settles what is.
     fn is_decided(&self) -> bool {
         matches!(self, Self::Committing | Self::AwaitActive | Self::Fencing(_))

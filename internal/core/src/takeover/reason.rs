@@ -85,17 +85,24 @@ impl fmt::Display for Reason {
                  binary",
                 running.0, running.1, successor.0, successor.1
             ),
-            Self::Foreign => f.write_str("the successor runs as another user"),
+            Self::Foreign => f.write_str("the successor runs as another user; start it as the daemon's"),
             Self::Busy => f.write_str("another takeover is under way; try again in a moment"),
             Self::Unsettled(what) => {
                 write!(f, "{what} cannot be handed over just now; try again in a moment")
             }
-            Self::Ending => f.write_str("the running daemon is stopping"),
-            Self::Disk(why) => write!(f, "the running daemon cannot write its state directory: {why}"),
+            Self::Ending => f.write_str("the running daemon is stopping; start a new one when it has ended"),
+            Self::Disk(why) => {
+                write!(
+                    f,
+                    "the running daemon cannot write its state directory: {why}; mend that, and try again"
+                )
+            }
             Self::Silent(step) => write!(f, "nothing happened for too long ({step}); try again"),
-            Self::Broken(step) => write!(f, "the conversation broke off ({step})"),
-            Self::Died => f.write_str("the successor ended before it was active"),
-            Self::Declined(why) => write!(f, "the successor cannot go on with it: {why}"),
+            Self::Broken(step) => write!(f, "the conversation broke off ({step}); try again"),
+            Self::Died => f.write_str("the successor ended before it was active; its log may say why"),
+            Self::Declined(why) => {
+                write!(f, "the successor cannot go on with it: {why}; the running daemon goes on")
+            }
         }
     }
 }

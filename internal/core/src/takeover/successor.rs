@@ -24,17 +24,18 @@ pub enum Fact {
     Offered,
     /// Everything came, and a core was made of it.
     Complete,
-    /// What came cannot be gone on with.
+    /// What came cannot be gone on with; or the stream cannot be read on although it has not ended, so that a decision in
+    /// it would be missed.
     Unusable(String),
     /// `ready` is written.
     ReadyWritten,
     /// The decision for it came.
     Commit,
-    /// `active` is written.
+    /// `active` is written. This, or [`Fact::SendFailed`], comes of the order in any case: it has no deadline here.
     ActiveWritten,
     /// Something could not be written.
     SendFailed,
-    /// Nothing more can be read.
+    /// Nothing more can be read, and everything that was written has been.
     Closed,
     /// The predecessor is dead, and everything it had written was handed in.
     Gone,
@@ -126,13 +127,15 @@ impl Successor {
                 self.go(Step::Ready, now + DECIDED_WITHIN);
                 out.push(Order::Ready);
             }
-            (Step::Receiving, Fact::Unusable(why)) => {
+            (Step::Activating | Step::Unheard, Fact::Unusable(_)) => {}
+            (_, Fact::Unusable(why)) => {
                 out.push(Order::Decline(why.clone()));
                 self.give_up(Reason::Declined(why), out);
             }
             (Step::Ready, Fact::ReadyWritten) => self.step = Step::Undecided,
             (Step::Ready | Step::Undecided, Fact::Commit) => {
-                self.go(Step::Activating, now + DECIDED_WITHIN);
+                // Once `active` may be read there is no way back by the clock.
+                (self.step, self.until) = (Step::Activating, None);
                 out.push(Order::Active);
             }
             (Step::Activating, Fact::ActiveWritten) => self.serve(false, out),

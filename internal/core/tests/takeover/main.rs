@@ -30,6 +30,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Unsettled),
         1 => Just(Op::Unusable),
         1 => any::<bool>().prop_map(Op::SendFails),
+        1 => any::<bool>().prop_map(Op::Garbles),
         3 => Just(Op::Die),
         1 => Just(Op::Cold),
     ]

@@ -31,6 +31,8 @@ pub(crate) enum Op {
     Unusable,
     /// The next write of one side fails, in part or altogether.
     SendFails(bool),
+    /// What one side writes from here on makes no sense to the other.
+    Garbles(bool),
     /// What was killed by the old one is dead. Between the signal and the death it may do more.
     Die,
     /// One side's deadline has come, by its own clock.
@@ -53,6 +55,7 @@ enum Frame {
     Commit,
     Abort,
     Active,
+    Garbage,
 }
 
 /// Each frame has this many bytes; a cut one is none.
@@ -98,6 +101,8 @@ struct Process {
     dead: bool,
     /// A signal is on its way that will end it.
     doomed: bool,
+    /// It reads nothing more of what the other one writes.
+    deaf: bool,
     stopped: bool,
     /// It has ended by itself.
     left: bool,
@@ -124,6 +129,8 @@ pub(crate) struct World {
     unsettled: bool,
     unusable: bool,
     frozen: bool,
+    /// `abort` was written.
+    aborted: bool,
     /// Grows whenever the old one may have changed anything: ids, sessions, links.
     state: u32,
     /// What it was when it was described, and what the new one has of it.
@@ -156,6 +163,7 @@ impl World {
             unsettled: false,
             unusable: false,
             frozen: false,
+            aborted: false,
             state: 0,
             described: 0,
             complete: None,
@@ -189,6 +197,8 @@ impl World {
                 let process = if old { &mut self.old_is } else { &mut self.new_is };
                 process.send_fails = true;
             }
+            Op::Garbles(true) => self.to_new.write(Frame::Garbage, BYTES),
+            Op::Garbles(false) => self.to_old.write(Frame::Garbage, BYTES),
             Op::Die => self.die(),
             Op::Late(true) => self.late_old(),
             Op::Late(false) => self.late_new(),
@@ -206,7 +216,9 @@ impl World {
         assert!(active <= 1, "two are active");
         assert!(!old_serves || self.old_holds(), "active without the lock");
         assert!(!new_serves || self.has_lock, "active without the lock");
-        assert!(!self.handed_over || self.was_active, "the lock was let go of for nobody");
+        // Unheard it may have been active, and then only the disk is right.
+        let unsure = self.old_is.deaf && (self.new_is.dead || self.new_is.left);
+        assert!(!self.handed_over || self.was_active || unsure, "the lock was let go of for nobody");
     }
 
     /// It holds the lock until it has handed over.
@@ -214,7 +226,7 @@ impl World {
         !self.old_is.dead && !self.handed_over
     }
 
-    /// Descriptors that are on their way are held by the wire, for as long as there is somebody to read them.
+    /// Descriptors that are on their way are held by nobody but the wire, for as long as there is somebody to read them.
     fn new_holds(&self) -> bool {
         let on_its_way = self.to_new.frames.iter().any(|(frame, _)| *frame == Frame::Descriptors);
         !self.new_is.dead && !self.new_is.left && (self.has_lock || on_its_way)
@@ -293,6 +305,7 @@ impl World {
             OldOrder::Kill => self.new_is.doomed = true,
             OldOrder::Resume(_) => {
                 assert!(!self.was_active, "goes on where another one was active");
+                assert!(!self.frozen || self.told_or_gone(), "goes on without a decision or a proof");
                 (self.frozen, self.state) = (false, self.state + 1);
                 self.to_new.closed = true;
             }
@@ -301,7 +314,9 @@ impl World {
     }
 
     fn write_old(&mut self, frame: Frame, then: Option<OldFact>) {
+        let aborts = frame == Frame::Abort;
         let fact = if self.send_to_new(frame) { then } else { Some(OldFact::SendFailed) };
+        self.aborted |= aborts && fact == Some(OldFact::Aborted);
         if let Some(fact) = fact {
             self.tell_old(fact);
         }
@@ -321,11 +336,8 @@ impl World {
             NewOrder::Serve { adopted } => {
                 assert!(!adopted || self.old_is.dead, "adopted without a death");
                 // Also when the old one died later: what was described is not what is.
-                assert_eq!(
-                    self.complete,
-                    Some(self.state),
-                    "active on less than everything, or on an old description"
-                );
+                let (has, is) = (self.complete, Some(self.state));
+                assert_eq!(has, is, "active on less than everything, or on an old description");
                 (self.serves, self.was_active) = (true, true);
             }
             NewOrder::StartCold | NewOrder::GiveUp(_) => {
@@ -357,6 +369,11 @@ impl World {
 
     fn old_reads(&mut self, frame: &Frame) {
         match frame {
+            _ if self.old_is.deaf => {}
+            Frame::Garbage => {
+                self.old_is.deaf = true;
+                self.tell_old(OldFact::Unreadable);
+            }
             Frame::Accept => self.tell_old(OldFact::Accepted),
             Frame::Ready => self.tell_old(OldFact::Ready),
             Frame::Decline => self.tell_old(OldFact::Declined(String::new())),
@@ -387,6 +404,11 @@ impl World {
 
     fn new_reads(&mut self, frame: &Frame) {
         match frame {
+            _ if self.new_is.deaf => {}
+            Frame::Garbage => {
+                self.new_is.deaf = true;
+                self.tell_new(NewFact::Unusable(String::new()));
+            }
             Frame::Offer => self.tell_new(NewFact::Offered),
             Frame::Descriptors => self.has_lock = true,
             Frame::Everything if self.unusable => self.tell_new(NewFact::Unusable(String::new())),
@@ -414,6 +436,11 @@ impl World {
         if self.new_is.doomed {
             self.kill_new();
         }
+    }
+
+    /// `abort` was written whole, or the new one is no more.
+    fn told_or_gone(&self) -> bool {
+        self.aborted || self.new_is.dead || self.new_is.left
     }
 
     fn see_death(&mut self) {
@@ -485,32 +512,54 @@ impl World {
         !self.old_is.dead && !self.frozen && !self.handed_over
     }
 
+    /// Whether this could happen now and change anything. A shell hears nothing before what was ordered is done.
+    pub(crate) fn may(&self, op: &Op) -> bool {
+        let (old, new) = (&self.old_is, &self.new_is);
+        let comes = |wire: &Wire| wire.closed || !wire.frames.is_empty();
+        let old_hears = old.runs() && self.old_orders.is_empty();
+        let new_hears = new.runs() && self.new_orders.is_empty();
+        match op {
+            Op::Old => old.runs() && !self.old_orders.is_empty(),
+            Op::New => new.runs() && !self.new_orders.is_empty(),
+            Op::ToOld(_) => old_hears && comes(&self.to_old),
+            Op::ToNew(_) => new_hears && comes(&self.to_new),
+            Op::Late(true) => old_hears && self.old.deadline().is_some(),
+            Op::Late(false) => new_hears && self.new.deadline().is_some(),
+            Op::See(true) => old_hears && (new.dead || new.left),
+            Op::See(false) => new_hears && old.dead,
+            Op::Die => new.doomed && !new.dead,
+            Op::Cold => !self.cold && !self.old_holds() && !self.new_holds(),
+            _ => true,
+        }
+    }
+
     /// What can be told apart, without the clocks: every process has its own, and it runs as it likes.
     pub(crate) fn key(&self) -> String {
         let mut key = String::new();
-        let machines = [format!("{:?}", self.old), format!("{:?}", self.new)];
-        for machine in &machines {
-            key.push_str(machine.split(", until").next().unwrap_or_default());
+        let Self { old, new, old_orders, new_orders, old_is, new_is, to_old, to_new, .. } = self;
+        for machine in [format!("{old:?}"), format!("{new:?}")] {
+            let (before, after) = machine.split_once(", until: ").unwrap_or_default();
+            let after = after.split_once(", decided").map_or("", |(_, after)| after);
+            write!(key, "{before}{after}").unwrap();
         }
-        let Self { old_orders, new_orders, old_is, new_is, to_old, to_new, .. } = self;
         write!(key, "{old_orders:?}{new_orders:?}{old_is:?}{new_is:?}{to_old:?}{to_new:?}").unwrap();
-        let Self { unsettled, unusable, frozen, state, described, complete, .. } = self;
+        let Self { unsettled, unusable, frozen, aborted, state, described, complete, .. } = self;
         let Self { handed_over, has_lock, serves, was_active, cold, .. } = self;
-        write!(key, "{unsettled}{unusable}{frozen}{state}{described}{complete:?}").unwrap();
+        write!(key, "{unsettled}{unusable}{frozen}{aborted}{state}{described}{complete:?}").unwrap();
         write!(key, "{handed_over}{has_lock}{serves}{was_active}{cold}").unwrap();
         key
     }
 
     /// Nothing goes wrong any more, and no clock is early: it ends, whatever has come before. `good`: from these states it
-    /// does.
-    pub(crate) fn settle(&mut self, good: &mut BTreeSet<String>) {
-        let mut way = vec![self.key()];
+    /// does, which is what makes a search affordable. `key` is this one's.
+    pub(crate) fn settle(&mut self, key: String, good: &mut BTreeSet<String>) {
+        let mut way = vec![key];
         while way.len() < 200 {
             if way.last().is_some_and(|key| good.contains(key)) {
                 return good.extend(way);
             }
             for op in [Op::Old, Op::New, Op::ToOld(7), Op::ToNew(7), Op::Die, Op::See(true), Op::See(false)] {
-                if self.looks_at(&op) {
+                if self.may(&op) {
                     self.apply(&op);
                 }
             }
@@ -527,15 +576,6 @@ impl World {
             }
         }
         panic!("it does not end: {:?} {:?}", self.old, self.new);
-    }
-
-    /// A process carries out what it has to before it looks at anything else.
-    pub(crate) fn looks_at(&self, op: &Op) -> bool {
-        match op {
-            Op::ToOld(_) | Op::Late(true) | Op::See(true) => self.old_orders.is_empty(),
-            Op::ToNew(_) | Op::Late(false) | Op::See(false) => self.new_orders.is_empty(),
-            _ => true,
-        }
     }
 
     fn is_over(&self) -> bool {

@@ -16,7 +16,7 @@ pub(crate) struct Process {
     look: Arc<Notify>,
     phases: watch::Receiver<Phase>,
     /// Nobody takes from it, where nobody is to.
-    _door: Option<Door>,
+    door: Option<Door>,
     _alive: Alive,
     _directory: tempfile::TempDir,
 }
@@ -24,13 +24,29 @@ pub(crate) struct Process {
 impl Process {
     /// `opens`: somebody is at its door, where connections come in and copies for a successor are made.
     pub(crate) async fn start(opens: bool) -> Self {
+        let (mut process, parts, rx) = Self::assembled().await;
+        let tracker = parts.tracker.clone();
+        tokio::spawn(Reactor::new(parts).run(rx));
+        if let Some(door) = process.door.take_if(|_| opens) {
+            tokio::spawn(accept(door, Arc::clone(&process.face), tracker, process.phases.clone()));
+        }
+        process
+    }
+
+    /// The caller is its core, and nobody at its door.
+    pub(crate) async fn without_core() -> (Self, mpsc::UnboundedReceiver<Told>) {
+        let (process, _, rx) = Self::assembled().await;
+        (process, rx)
+    }
+
+    async fn assembled() -> (Self, Parts, mpsc::UnboundedReceiver<Told>) {
         let directory = tempfile::tempdir().unwrap();
         let place = |name: &str| directory.path().join(name);
         let paths =
             Paths { config_file: place("config"), state_dir: place("state"), runtime_dir: place("run") };
         evermux_store::ensure_private_dir(&paths.runtime_dir).unwrap();
         let by = StartedBy::Choice;
-        let options = RunOptions { paths, detached: false, takeover: false, force: false, by };
+        let options = RunOptions { paths, detached: false, takeover: false, by };
         let config = evermux_config::parse("[upstream.up]\nurl = \"http://127.0.0.1:9/mcp\"\n").unwrap();
         let state = StateDir::open(&options.paths.state_dir).unwrap();
         let (seen, alive) = liveness().unwrap();
@@ -38,15 +54,8 @@ impl Process {
         let beginning = Beginning::Cold(state.try_lock().unwrap());
         let assembled = assemble(&options, config, &state, home, beginning).await.unwrap();
         let Assembled { parts, rx, face, door, look, phases, .. } = assembled;
-        let tracker = parts.tracker.clone();
-        tokio::spawn(Reactor::new(parts).run(rx));
-        let door = if opens {
-            tokio::spawn(accept(door, Arc::clone(&face), tracker, phases.clone()));
-            None
-        } else {
-            Some(door)
-        };
-        Self { face, look, phases, _door: door, _alive: alive, _directory: directory }
+        let door = Some(door);
+        (Self { face, look, phases, door, _alive: alive, _directory: directory }, parts, rx)
     }
 
     pub(crate) fn house(&self) -> Arc<House> {
@@ -67,6 +76,7 @@ impl Process {
             life: Pipe::of(house.life.as_fd().try_clone_to_owned().unwrap()),
             drains,
             lock: house.lock.clone(),
+            look: Arc::clone(&self.look),
             busy: false.into(),
         })
     }

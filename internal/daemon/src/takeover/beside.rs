@@ -19,7 +19,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::frames::{End, Kind, Offer, PROTOCOL};
 use super::manifest::{Codec, Lent};
-use super::predecessor::{House, say, say_text};
+use super::predecessor::House;
+use super::say::{say, say_text};
 use super::successor::{LARGEST_MANIFEST, dial};
 use super::{body_of, switch};
 use crate::downstream::{Face, Reply};

@@ -1,5 +1,5 @@
 //! What the two processes of a takeover write to each other. The forms are fixtures (`golden/`): another version reads
-//! them. An unknown member is ignored, an unknown kind of frame is an error.
+//! them. An unknown member is ignored; a kind that is not known, or not the other side's, is refused.
 
 use evermux_core::takeover::{Ability, Reason};
 use serde::{Deserialize, Serialize};

@@ -5,6 +5,7 @@ pub(crate) mod beside;
 pub(crate) mod frames;
 pub(crate) mod manifest;
 pub(crate) mod predecessor;
+mod say;
 pub(crate) mod successor;
 
 use std::io;

@@ -11,16 +11,17 @@ use evermux_core::handover::Manifest;
 use evermux_core::names::Generation;
 use evermux_core::takeover::predecessor::{Fact, Order};
 use evermux_core::takeover::{Ability, Agreed, Predecessor, Reason};
-use evermux_store::{Key, Persist, StoreError, failpoint};
-use fd_handover::{Channel, Frame, Process, Witness};
+use evermux_store::{Key, Persist, failpoint};
+use fd_handover::{Channel, Error, Frame, Process, Witness};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{Instant, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::frames::{Declined, Descriptor, Descriptors, End, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
 use super::manifest::{Codec, Lent};
+use super::say::{say, say_text};
 use super::{Pipe, body_of, gone};
 use crate::accept::{LockBox, Notice};
 use crate::credentials;
@@ -31,16 +32,10 @@ use crate::reactor::Phase;
 
 /// The first word is expected at once.
 const GREETED_WITHIN: Duration = Duration::from_secs(2);
-/// A frame that does not go out by then is as good as lost.
-const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
-/// All of it: the core is frozen meanwhile.
-const HANDED_WITHIN: Duration = Duration::from_secs(1);
 /// The disk's queue at the freeze: renames only.
 const FLUSHED_WITHIN: Duration = Duration::from_millis(800);
 /// For a successor that was told that it came to nothing.
 const ENDED_WITHIN: Duration = Duration::from_secs(2);
-/// Bytes of the manifest in one frame.
-const CHUNK: usize = 4 * 1024 * 1024;
 
 /// What a process needs to hand itself over.
 pub(crate) struct House {
@@ -81,9 +76,9 @@ impl House {
         failpoint("takeover.o.hello");
         match refusal {
             Ok(asked) => {
+                let _busy = Busy(&self.busy);
                 tracing::info!("a successor asks to take over");
                 Attempt::new(&self, asked).run().await;
-                self.busy.store(false, Ordering::Release);
             }
             Err(refused) => {
                 let (mut channel, reason) = *refused;
@@ -124,26 +119,13 @@ impl House {
     }
 }
 
-/// Writes one frame, for as long as that may take.
-pub(super) async fn say(
-    channel: &mut Channel,
-    kind: Kind,
-    value: &impl serde::Serialize,
-    fds: &[std::os::fd::BorrowedFd<'_>],
-) -> bool {
-    let Ok(body) = serde_json::to_vec(value) else { return false };
-    matches!(timeout(WRITTEN_WITHIN, channel.send(kind as u8, &body, fds)).await, Ok(Ok(())))
-}
+/// One attempt at a time, however it ends.
+struct Busy<'a>(&'a AtomicBool);
 
-/// The manifest's text, in frames that may be as long as that.
-pub(super) async fn say_text(channel: &mut Channel, text: &[u8]) -> bool {
-    for chunk in text.chunks(CHUNK) {
-        let sent = channel.send(Kind::Manifest as u8, chunk, &[]);
-        if !matches!(timeout(WRITTEN_WITHIN, sent).await, Ok(Ok(()))) {
-            return false;
-        }
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
-    true
 }
 
 /// One attempt.
@@ -152,28 +134,20 @@ struct Attempt<'a> {
     asked: Asked,
     began: Instant,
     prepared: Option<oneshot::Receiver<()>>,
-    granting: Option<JoinHandle<Result<Generation, StoreError>>>,
+    granting: Option<JoinHandle<Result<Generation, String>>>,
     granted: Option<Generation>,
     manifest: Option<Box<Manifest>>,
     drain: Option<Drain>,
     frozen: Option<Instant>,
+    /// Nothing more is read.
     closed: bool,
 }
 
 impl<'a> Attempt<'a> {
     fn new(house: &'a Arc<House>, asked: Asked) -> Self {
-        Self {
-            house,
-            asked,
-            began: Instant::now(),
-            prepared: None,
-            granting: None,
-            granted: None,
-            manifest: None,
-            drain: None,
-            frozen: None,
-            closed: false,
-        }
+        let began = Instant::now();
+        let (prepared, granting, granted, manifest, drain, frozen) = (None, None, None, None, None, None);
+        Self { house, asked, began, prepared, granting, granted, manifest, drain, frozen, closed: false }
     }
 
     async fn run(mut self) {
@@ -182,7 +156,7 @@ impl<'a> Attempt<'a> {
         let mut orders: VecDeque<Order> = orders.into();
         loop {
             while let Some(order) = orders.pop_front() {
-                let facts = self.carry_out(order).await;
+                let facts = self.carry_out(order, self.at(machine.deadline())).await;
                 self.take(&mut machine, facts, &mut orders);
             }
             if machine.is_over() {
@@ -205,9 +179,14 @@ impl<'a> Attempt<'a> {
         orders.extend(out);
     }
 
+    /// A deadline of the machine as a point in time.
+    fn at(&self, deadline: Option<Duration>) -> Instant {
+        self.began + deadline.unwrap_or(Duration::from_secs(3600))
+    }
+
     /// What happens next.
     async fn wait(&mut self, deadline: Option<Duration>) -> Vec<Fact> {
-        let at = self.began + deadline.unwrap_or(Duration::from_secs(3600));
+        let at = self.at(deadline);
         let Asked { channel, witness, .. } = &mut self.asked;
         let (prepared, granting) = (self.prepared.as_mut(), self.granting.as_mut());
         tokio::select! {
@@ -228,18 +207,37 @@ impl<'a> Attempt<'a> {
                 failpoint("takeover.o.prepared");
                 prepared.map(|()| Fact::Prepared).into_iter().collect()
             }
-            granted = done(granting) => {
+            granted = joined(granting) => {
                 self.granting = None;
-                vec![self.note_granted(granted)]
+                vec![self.on_granted(granted)]
             }
             () = tokio::time::sleep_until(at) => vec![Fact::Tick],
         }
     }
 
-    fn read(&mut self, frame: Result<Option<Frame>, fd_handover::Error>) -> Vec<Fact> {
-        let Ok(Some(frame)) = frame else {
-            self.closed = true;
-            return vec![Fact::Closed];
+    fn on_granted(&mut self, granted: Result<Generation, String>) -> Fact {
+        match granted {
+            Ok(generation) => {
+                self.granted = Some(generation);
+                Fact::Granted
+            }
+            Err(why) => Fact::NotGranted(why),
+        }
+    }
+
+    fn read(&mut self, frame: Result<Option<Frame>, Error>) -> Vec<Fact> {
+        let frame = match frame {
+            Ok(Some(frame)) => frame,
+            // In the middle of a frame too: what was not written whole was not said.
+            Ok(None) | Err(Error::Cut) => {
+                self.closed = true;
+                return vec![Fact::Closed];
+            }
+            Err(error) => {
+                self.closed = true;
+                tracing::error!(%error, "what the successor says cannot be read");
+                return vec![Fact::Unreadable];
+            }
         };
         let fact = match Kind::of(frame.kind) {
             Some(Kind::Accept) => Fact::Accepted,
@@ -255,13 +253,18 @@ impl<'a> Attempt<'a> {
                 let declined: Option<Declined> = body_of(&frame);
                 Fact::Declined(declined.map(|declined| declined.reason).unwrap_or_default())
             }
-            // Whatever else it says is nothing that was asked for.
-            _ => return Vec::new(),
+            // It may have said in a way of its own that it is active: that is as good as not to be read.
+            _ => {
+                self.closed = true;
+                tracing::error!(kind = frame.kind, "the successor says what it should not");
+                Fact::Unreadable
+            }
         };
         vec![fact]
     }
 
-    async fn carry_out(&mut self, order: Order) -> Vec<Fact> {
+    /// `until`: what takes longer came to nothing, if it is the machine's to say so.
+    async fn carry_out(&mut self, order: Order, until: Instant) -> Vec<Fact> {
         match order {
             Order::Prepare => {
                 let (done, prepared) = oneshot::channel();
@@ -271,14 +274,15 @@ impl<'a> Attempt<'a> {
             }
             Order::Grant => self.grant(),
             Order::Offer => self.offer().await,
-            Order::Freeze => self.freeze().await,
+            Order::Freeze => self.freeze(until).await,
             Order::Send => {
-                let sent = matches!(timeout(HANDED_WITHIN, self.send()).await, Ok(true));
+                let sent = timeout_at(until, self.send()).await.unwrap_or(false);
                 vec![if sent { Fact::Sent } else { Fact::SendFailed }]
             }
             Order::Commit => {
                 failpoint("takeover.o.commit");
                 let written = self.say(Kind::Commit, &Nothing {}).await;
+                failpoint("takeover.o.committed");
                 vec![if written { Fact::Committed } else { Fact::SendFailed }]
             }
             Order::Abort(reason) => {
@@ -286,7 +290,7 @@ impl<'a> Attempt<'a> {
                 vec![if written { Fact::Aborted } else { Fact::SendFailed }]
             }
             Order::Kill => {
-                tracing::warn!("a successor that may be active is ended");
+                tracing::warn!("the successor is ended: what it has come to is not known");
                 if let Err(error) = self.asked.process.kill() {
                     tracing::error!(%error, "it cannot be ended");
                 }
@@ -324,25 +328,13 @@ impl<'a> Attempt<'a> {
         say(&mut self.asked.channel, kind, value, &[]).await
     }
 
-    /// On disk, and so on a thread of its own.
+    /// On disk, and so on a thread of its own, which nobody waits for longer than the machine does.
     fn grant(&mut self) -> Vec<Fact> {
         let (state, lock) = (self.house.face.state.clone(), self.house.lock.get());
         let Some(lock) = lock else { return vec![Fact::NotGranted("it has no lock".to_owned())] };
-        // Not awaited here: the disk may hang, and the machine has a deadline for it.
-        let grant = move || state.grant_generation(&lock, &[]);
+        let grant = move || state.grant_generation(&lock, &[]).map_err(|error| error.to_string());
         self.granting = Some(tokio::task::spawn_blocking(grant));
         Vec::new()
-    }
-
-    fn note_granted(&mut self, granted: Result<Result<Generation, StoreError>, JoinError>) -> Fact {
-        match granted {
-            Ok(Ok(generation)) => {
-                self.granted = Some(generation);
-                Fact::Granted
-            }
-            Ok(Err(error)) => Fact::NotGranted(error.to_string()),
-            Err(error) => Fact::NotGranted(error.to_string()),
-        }
     }
 
     async fn doors<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Notice) -> Option<T> {
@@ -356,16 +348,17 @@ impl<'a> Attempt<'a> {
         let Agreed { protocol, records } = self.asked.agreed;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let offer = Offer { protocol, records, generation: generation.0, version };
-        let sent = say(&mut self.asked.channel, Kind::Offer, &offer, &[self.house.life.as_fd()]).await;
+        let life = [self.house.life.as_fd()];
+        let sent = say(&mut self.asked.channel, Kind::Offer, &offer, &life).await;
         failpoint("takeover.o.offer");
         if sent { Vec::new() } else { vec![Fact::SendFailed] }
     }
 
-    async fn freeze(&mut self) -> Vec<Fact> {
+    async fn freeze(&mut self, until: Instant) -> Vec<Fact> {
         let (done, handed) = oneshot::channel();
         self.frozen = Some(Instant::now());
         self.tell(Transfer::Freeze(done));
-        let Ok(manifest) = handed.await else { return vec![Fact::SendFailed] };
+        let Ok(Ok(manifest)) = timeout_at(until, handed).await else { return vec![Fact::SendFailed] };
         self.manifest = Some(manifest);
         failpoint("takeover.o.frozen");
         vec![Fact::Handed]
@@ -415,9 +408,10 @@ impl<'a> Attempt<'a> {
             fds.push(port.as_fd());
             what.push(Descriptor::Port);
         }
+        let house = self.house;
         // Also one that is gone by now, as long as the core was not told: its calls are in the manifest.
-        let neighbours = &self.house.face.neighbours;
-        let known = self.house.drains.iter().filter(|(generation, _)| !neighbours.has_departed(*generation));
+        let neighbours = &house.face.neighbours;
+        let known = house.drains.iter().filter(|(generation, _)| !neighbours.has_departed(*generation));
         for (generation, witness) in known {
             fds.push(witness.as_fd());
             what.push(Descriptor::Drains(generation.0));
@@ -460,10 +454,18 @@ pub(crate) struct Estate {
     pub(crate) port: Option<OwnedFd>,
 }
 
-/// Waits for something that may not be awaited at all.
-async fn done<F: Future + Unpin>(waiting: Option<&mut F>) -> F::Output {
+/// Waits for something that may not be under way at all.
+async fn joined(waiting: Option<&mut JoinHandle<Result<Generation, String>>>) -> Result<Generation, String> {
     match waiting {
-        Some(waiting) => waiting.await,
+        Some(waiting) => waiting.await.unwrap_or_else(|error| Err(error.to_string())),
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for something that may not be awaited at all.
+async fn done(waiting: Option<&mut oneshot::Receiver<()>>) -> Option<()> {
+    match waiting {
+        Some(waiting) => waiting.await.ok(),
         None => std::future::pending().await,
     }
 }

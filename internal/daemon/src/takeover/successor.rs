@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout};
 
 use super::frames::{Declined, Descriptor, Descriptors, End, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
 use super::manifest::{Codec, Lent};
+use super::say::say;
 use super::{PROTOCOL_NAME, Pipe, body_of};
 use crate::socket::Socket;
 
@@ -28,7 +29,6 @@ use crate::socket::Socket;
 const ENDPOINT: &str = "takeover";
 /// For that answer: a daemon that is alive gives it at once.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
 /// The largest manifest, in bytes: far more than the limits of links and calls make.
 pub(super) const LARGEST_MANIFEST: usize = 256 * 1024 * 1024;
 const LARGEST_HEAD: usize = 8 * 1024;
@@ -55,6 +55,8 @@ pub(crate) enum Outcome {
     Taken(Box<Estate>),
     /// The running daemon runs on. `again`: another attempt may do better.
     Refused { reason: String, again: bool },
+    /// It broke off before it had handed over, and nothing proves that it died. The lock may.
+    Lost { reason: String },
 }
 
 /// What is needed to understand what comes.
@@ -71,19 +73,24 @@ pub(crate) async fn take_over(tools: Tools<'_>) -> Outcome {
     let channel = match dial(tools.socket, ENDPOINT).await {
         Ok(Some(channel)) => channel,
         Ok(None) => return Outcome::Cold,
-        Err(reason) => return Outcome::Refused { reason, again: false },
+        Err(outcome) => return outcome,
     };
     Attempt { tools, channel, began: Instant::now(), got: Got::default(), closed: false }.run().await
 }
 
 /// `None`: nobody listens.
-pub(super) async fn dial(path: &Path, endpoint: &str) -> Result<Option<Channel>, String> {
+pub(super) async fn dial(path: &Path, endpoint: &str) -> Result<Option<Channel>, Outcome> {
     let mut stream = match UnixStream::connect(path).await {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             return Ok(None);
         }
-        Err(error) => return Err(format!("the running daemon cannot be reached: {error}")),
+        Err(error) => {
+            // More wait to be let in than fit, which passes.
+            let again = error.kind() == io::ErrorKind::WouldBlock;
+            let reason = format!("the running daemon cannot be reached: {error}");
+            return Err(Outcome::Refused { reason, again });
+        }
     };
     let request = format!(
         "POST /control/{endpoint} HTTP/1.1\r\nhost: evermux\r\nconnection: upgrade\r\nupgrade: {PROTOCOL_NAME}\r\n\
@@ -99,15 +106,39 @@ pub(super) async fn dial(path: &Path, endpoint: &str) -> Result<Option<Channel>,
     };
     let head = match timeout(ANSWERED_WITHIN, asked).await {
         Ok(Ok(head)) => head,
-        Ok(Err(error)) => return Err(format!("the running daemon broke off: {error}")),
-        Err(_) => return Err("the running daemon does not answer; it may hang".to_owned()),
+        Ok(Err(error)) => {
+            return Err(Outcome::Lost { reason: format!("the running daemon broke off: {error}") });
+        }
+        Err(_) => {
+            let reason = "the running daemon does not answer; it may hang".to_owned();
+            return Err(Outcome::Refused { reason, again: false });
+        }
     };
-    if head.starts_with(b"HTTP/1.1 101") {
-        return Ok(Some(Channel::new(stream, b"")));
+    match status(&head) {
+        Some(101) => Ok(Some(Channel::new(stream, b""))),
+        status => Err(not_welcome(status)),
     }
-    Err("the running daemon is of a version that cannot hand over; `evermux stop` ends it, and the next client starts \
-         this one"
-        .to_owned())
+}
+
+/// The status of a response's head.
+fn status(head: &[u8]) -> Option<u16> {
+    std::str::from_utf8(head).ok()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
+}
+
+/// Only "no such thing" is the answer of a daemon that never heard of takeovers.
+fn not_welcome(status: Option<u16>) -> Outcome {
+    let (reason, again) = match status {
+        Some(503) => {
+            ("the running daemon has no room for another connection, or only starts; try again", true)
+        }
+        Some(404 | 405) => (
+            "the running daemon is of a version that cannot hand over; `evermux stop` ends it, and the next client starts \
+             this one",
+            false,
+        ),
+        _ => ("what answers is not understood; `evermux status` may tell what runs", false),
+    };
+    Outcome::Refused { reason: reason.to_owned(), again }
 }
 
 /// What came so far.
@@ -175,65 +206,71 @@ impl Attempt<'_> {
 
     fn read(&mut self, frame: Result<Option<Frame>, Error>) -> Vec<Fact> {
         match frame {
-            Ok(Some(frame)) => self.read_frame(frame).into_iter().collect(),
+            Ok(Some(frame)) => match self.read_frame(frame) {
+                Ok(fact) => fact.into_iter().collect(),
+                Err(why) => vec![Fact::Unusable(why)],
+            },
             Ok(None) => {
+                self.closed = true;
+                vec![Fact::Closed]
+            }
+            // What was not written whole was not said.
+            Err(Error::Cut) => {
                 self.closed = true;
                 vec![Fact::Closed]
             }
             Err(error) => {
                 self.closed = true;
-                let limit = error.is_limit();
                 tracing::error!(%error, "what the running daemon hands over cannot be received");
-                // Said before the end of the conversation is taken in, or it would be all that is known.
-                if limit { vec![Fact::Unusable(error.to_string())] } else { vec![Fact::Closed] }
+                // No end: there may be a decision in what is not read.
+                vec![Fact::Unusable(error.to_string())]
             }
         }
     }
 
-    fn read_frame(&mut self, mut frame: Frame) -> Option<Fact> {
-        match Kind::of(frame.kind)? {
-            Kind::Refuse | Kind::Abort => {
+    /// # Errors
+    /// What is not understood is not passed over: it may have been a decision.
+    fn read_frame(&mut self, mut frame: Frame) -> Result<Option<Fact>, String> {
+        let unread = |what: &str| format!("{what} that came is not understood");
+        match Kind::of(frame.kind) {
+            Some(Kind::Refuse | Kind::Abort) => {
                 self.got.refusal = body_of(&frame);
-                Some(Fact::Refused(Reason::Declined(String::new())))
+                Ok(Some(Fact::Refused(Reason::Broken("it refuses, and its reason is not understood"))))
             }
-            Kind::Offer => {
-                self.got.life = frame.fds.pop().and_then(|fd| Witness::new(fd).ok());
-                self.got.offer = body_of(&frame);
+            Some(Kind::Offer) => {
+                let life = frame.fds.pop().and_then(|fd| Witness::new(fd).ok());
+                self.got.life = Some(life.ok_or("an offer came without a life to watch")?);
+                self.got.offer = Some(body_of(&frame).ok_or_else(|| unread("the offer"))?);
                 failpoint("takeover.n.offer");
-                self.got.life.as_ref().map(|_| Fact::Offered)
+                Ok(Some(Fact::Offered))
             }
-            Kind::Descriptors => {
-                let what: Descriptors = body_of(&frame)?;
+            Some(Kind::Descriptors) => {
+                let what: Descriptors = body_of(&frame).ok_or_else(|| unread("the list of descriptors"))?;
                 if what.fds.len() != frame.fds.len() {
-                    return Some(Fact::Unusable("other descriptors than were announced".to_owned()));
+                    return Err("other descriptors came than were announced".to_owned());
                 }
                 self.got.fds = what.fds.into_iter().zip(frame.fds).collect();
                 failpoint("takeover.n.descriptors");
-                None
+                Ok(None)
             }
-            Kind::Manifest => {
+            Some(Kind::Manifest) => {
                 if self.got.text.len() + frame.body.len() > LARGEST_MANIFEST {
-                    return Some(Fact::Unusable("a manifest beyond all limits".to_owned()));
+                    return Err("the manifest is beyond all limits".to_owned());
                 }
                 self.got.text.extend_from_slice(&frame.body);
-                None
+                Ok(None)
             }
-            Kind::End => {
+            Some(Kind::End) => {
                 failpoint("takeover.n.manifest");
-                let end: End = body_of(&frame)?;
-                Some(match self.assemble(&end) {
-                    Ok(estate) => {
-                        self.got.estate = Some(Box::new(estate));
-                        Fact::Complete
-                    }
-                    Err(why) => Fact::Unusable(why),
-                })
+                let end: End = body_of(&frame).ok_or_else(|| unread("the end of the manifest"))?;
+                self.got.estate = Some(Box::new(self.assemble(&end)?));
+                Ok(Some(Fact::Complete))
             }
-            Kind::Commit => {
+            Some(Kind::Commit) => {
                 failpoint("takeover.n.commit");
-                Some(Fact::Commit)
+                Ok(Some(Fact::Commit))
             }
-            _ => None,
+            _ => Err(unread(&format!("a frame of kind {}", frame.kind))),
         }
     }
 
@@ -278,12 +315,9 @@ impl Attempt<'_> {
         match order {
             Order::Hello => {
                 let records = known_records();
-                let hello =
-                    Hello { protocol: PROTOCOL, records, version: env!("CARGO_PKG_VERSION").to_owned() };
-                let body = serde_json::to_vec(&hello).unwrap_or_default();
-                let life = [self.tools.life.as_fd()];
-                let sent = timeout(WRITTEN_WITHIN, self.channel.send(Kind::Hello as u8, &body, &life)).await;
-                let sent = matches!(sent, Ok(Ok(())));
+                let version = env!("CARGO_PKG_VERSION").to_owned();
+                let hello = Hello { protocol: PROTOCOL, records, version };
+                let sent = say(&mut self.channel, Kind::Hello, &hello, &[self.tools.life.as_fd()]).await;
                 failpoint("takeover.n.hello");
                 Ok(unless(sent))
             }
@@ -313,8 +347,7 @@ impl Attempt<'_> {
     }
 
     async fn say(&mut self, kind: Kind, value: &impl serde::Serialize) -> bool {
-        let Ok(body) = serde_json::to_vec(value) else { return false };
-        matches!(timeout(WRITTEN_WITHIN, self.channel.send(kind as u8, &body, &[])).await, Ok(Ok(())))
+        say(&mut self.channel, kind, value, &[]).await
     }
 
     fn serve(&mut self, adopted: bool) -> Outcome {
@@ -331,6 +364,7 @@ impl Attempt<'_> {
     fn give_up(&mut self, reason: &Reason) -> Outcome {
         match self.got.refusal.take() {
             Some(Refusal { reason, again }) => Outcome::Refused { reason, again },
+            None if self.got.estate.is_none() && self.closed => Outcome::Lost { reason: reason.to_string() },
             // A daemon that did not answer this one will not answer the next.
             None => Outcome::Refused { reason: reason.to_string(), again: false },
         }

@@ -20,7 +20,8 @@ struct Successor {
 }
 
 impl Successor {
-    fn ask(house: Arc<House>, witness: Witness) -> Self {
+    /// The successor's channel and process, and what the other side has of it.
+    fn stand_in(witness: Witness) -> (Channel, tokio::process::Child, Asked) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut sleeping = tokio::process::Command::new("sleep");
         let process = sleeping.arg("600").stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
@@ -28,12 +29,21 @@ impl Successor {
         let able = Ability { protocol: PROTOCOL, records: evermux_store::RECORD_VERSIONS };
         let agreed = able.agree(able).unwrap();
         let asked = Asked { channel: Channel::new(ours, b""), agreed, witness, process: handle };
+        (Channel::new(theirs, b""), process, asked)
+    }
+
+    fn ask(house: Arc<House>, witness: Witness) -> Self {
+        let (channel, process, asked) = Self::stand_in(witness);
         let attempt = tokio::spawn(async move { Attempt::new(&house, asked).run().await });
-        Self { channel: Channel::new(theirs, b""), process, attempt }
+        Self { channel, process, attempt }
     }
 
     async fn say(&mut self, kind: Kind) {
-        assert!(say(&mut self.channel, kind, &Nothing {}, &[]).await);
+        self.say_of(kind as u8).await;
+    }
+
+    async fn say_of(&mut self, kind: u8) {
+        self.channel.send(kind, b"{}", &[]).await.unwrap();
     }
 
     /// The next frame, which is to be of this kind.
@@ -133,6 +143,76 @@ async fn what_cannot_be_sent_in_time_is_given_up() {
     drop(alive);
     successor.is_over().await;
     daemon.serves().await;
+}
+
+/// The disk likewise, and the successor is heard meanwhile.
+#[tokio::test]
+async fn a_grant_is_waited_for_no_longer_than_the_machine_says() {
+    let daemon = Daemon::start(false).await;
+    let (house, (witness, _alive)) = (daemon.house(), watched());
+    let (_channel, _process, asked) = Successor::stand_in(witness);
+    let mut attempt = Attempt::new(&house, asked);
+    let facts = attempt.carry_out(Order::Grant, Instant::now()).await;
+    assert!(facts.is_empty(), "it was waited for where nothing else is heard: {facts:?}");
+    attempt.granting = Some(tokio::spawn(std::future::pending()));
+    let facts = timeout(SOON, attempt.wait(Some(Duration::ZERO))).await.expect("a deadline counts");
+    assert_eq!(facts, [Fact::Tick]);
+    // What it says in the end is heard.
+    attempt.granting = Some(tokio::spawn(async { Ok(Generation(2)) }));
+    assert_eq!(attempt.wait(None).await, [Fact::Granted]);
+    attempt.granting = Some(tokio::spawn(async { Err("full".to_owned()) }));
+    assert_eq!(attempt.wait(None).await, [Fact::NotGranted("full".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_core_that_does_not_freeze_is_not_waited_for() {
+    let (daemon, mut core) = Daemon::without_core().await;
+    let mut transfer = async || loop {
+        if let Told::Control(Ask::Transfer(transfer)) = core.recv().await.unwrap() {
+            return transfer;
+        }
+    };
+    let (witness, alive) = watched();
+    let mut successor = Successor::ask(daemon.house(), witness);
+    let Transfer::Prepare(prepared) = transfer().await else { panic!("no preparation") };
+    prepared.send(()).unwrap();
+    successor.hear(Kind::Offer).await;
+    successor.say(Kind::Accept).await;
+    let Transfer::Freeze(_unanswered) = transfer().await else { panic!("no freeze") };
+    successor.hear(Kind::Abort).await;
+    assert!(matches!(transfer().await, Transfer::Resume));
+    drop(alive);
+    successor.is_over().await;
+}
+
+/// It may be of a version that has other words for being active.
+#[tokio::test]
+async fn a_word_that_is_not_known_is_refused() {
+    let daemon = Daemon::start(true).await;
+    for kind in [13, Kind::Commit as u8] {
+        let (witness, alive) = watched();
+        let mut successor = Successor::ask(daemon.house(), witness);
+        successor.hear(Kind::Offer).await;
+        successor.say_of(kind).await;
+        successor.hear(Kind::Abort).await;
+        drop(alive);
+        successor.is_over().await;
+        daemon.serves().await;
+    }
+    let (witness, alive) = watched();
+    let mut successor = Successor::ask(daemon.house(), witness);
+    successor.take_all().await;
+    successor.say(Kind::Ready).await;
+    successor.hear(Kind::Commit).await;
+    successor.say_of(13).await;
+    let ended = timeout(SOON, successor.process.wait()).await.expect("it is ended").unwrap();
+    assert_eq!(ended.signal(), Some(nix::libc::SIGKILL));
+    drop(alive);
+    successor.is_over().await;
+    let (done, answer) = oneshot::channel();
+    daemon.tell(Ask::Status(done));
+    answer.await.unwrap();
+    assert!(daemon.face.neighbours.is_handed_over(), "what it holds may be out of date");
 }
 
 /// The core counts its calls as running there until it is told; so does the manifest, and somebody has to tell.
