@@ -29,5 +29,6 @@ mod streams;
 mod subscriptions;
 mod symptoms;
 mod takeover;
+mod trails;
 mod trouble;
 mod waking;
