@@ -96,10 +96,8 @@ impl Hub {
 
     /// The client ended its link: its calls lose their reader; a pooled session stays, its own for a while (D14).
     pub(crate) fn forget_link(&mut self, nonce: LinkNonce) {
-        let Some(link) = self.links.remove(&nonce) else { return };
-        if let Some(stream) = link.listening {
-            self.drop_stream(stream);
-        }
+        let Some(mut link) = self.links.remove(&nonce) else { return };
+        link.take_streams().for_each(|stream| self.drop_stream(stream));
         for (_, call) in link.pending {
             self.settle_silently(call);
         }
@@ -142,8 +140,10 @@ impl Hub {
         for call in unsent {
             self.fail(call, &failure);
         }
-        let streams =
-            self.links.values_mut().filter_map(|link| Some((link.claim.nonce, link.listening.take()?)));
+        let streams = self
+            .links
+            .values_mut()
+            .flat_map(|link| link.take_streams().map(|stream| (link.claim.nonce, stream)));
         for (link, stream) in streams.collect::<Vec<_>>() {
             self.streams.remove(&stream);
             self.stop_listening(link, stream);

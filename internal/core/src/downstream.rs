@@ -14,7 +14,7 @@ use crate::link::{Fate, Link};
 use crate::names::{Digest, LinkNonce, Seq, UpstreamName};
 use crate::output::Output;
 use crate::record::JournalEntry;
-use crate::seal::{LinkClaim, Place};
+use crate::seal::{EventClaim, LinkClaim, Place};
 use crate::session::SessionIx;
 use crate::timers::Timer;
 
@@ -461,28 +461,36 @@ impl Hub {
             self.stop_listening(link, stream);
             return;
         }
-        self.streams.insert(stream, StreamUse::Listening(link));
-        let session = self.session_for(link);
-        if let Some(session) = session {
-            self.catch_up(link, session);
-        }
-        let Some(state) = self.links.get_mut(&link) else { return };
-        let (old, missed) = (state.listening.replace(stream), std::mem::take(&mut state.missed));
-        state.awaited_until = None;
-        if let Some(old) = old {
+        let old = self.links.get_mut(&link).map(Link::take_streams);
+        for old in old.into_iter().flatten() {
             self.streams.remove(&old);
             self.lose_sight(old);
             self.store.release(old);
             self.order(Output::End(old));
         }
-        let gap = self.listen_on(stream, link, after.as_ref());
+        self.streams.insert(stream, StreamUse::Listening(link));
+        match after {
+            Some(after) if self.is_told_elsewhere(link, &after) => self.await_rest(link, stream, after),
+            after => self.begin_listening(link, stream, after.as_ref()),
+        }
+    }
+
+    pub(crate) fn begin_listening(&mut self, link: LinkNonce, stream: StreamId, after: Option<&EventClaim>) {
+        let session = self.session_for(link);
+        if let Some(session) = session {
+            self.catch_up(link, session);
+        }
+        let Some(state) = self.links.get_mut(&link) else { return };
+        let missed = std::mem::take(&mut state.missed);
+        (state.listening, state.awaited_until) = (Some(stream), None);
+        let gap = self.listen_on(stream, link, after);
         for data in missed {
             self.order(Output::Event { stream, id: None, data });
         }
         if let Some(session) = session.filter(|_| gap) {
             self.announce_changes_to(link, session);
         }
-        self.show_waiting_asks(link, after.as_ref());
+        self.show_waiting_asks(link, after);
         if let Some(session) = session {
             self.wake_for_stream(session);
             self.open_standalone(session);
@@ -542,7 +550,8 @@ impl Hub {
             }
             Some(StreamUse::Listening(link)) => {
                 if let Some(state) = self.links.get_mut(&link) {
-                    state.listening = None;
+                    // A link has one of them.
+                    drop(state.take_streams());
                     state.heard = self.now.mono;
                 }
                 self.arm_sweep();

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use mcp_wire::{Id, Kind, Message, method};
 
+use crate::handing::AWAITED;
 use crate::handover::{HandedAsk, HandedCall, Peer, Relayed, RelayedVerb};
 use crate::hub::Hub;
-use crate::input::Sender;
+use crate::input::{Sender, StreamId};
 use crate::link::Fate;
 use crate::names::{Generation, Handshake, LinkNonce, Seq, Trajectory, WireId};
 use crate::output::Output;
@@ -130,6 +131,35 @@ impl Hub {
         self.sessions
             .get(&ix)
             .is_some_and(|session| !session.elsewhere.calls.is_empty() || !session.elsewhere.asks.is_empty())
+    }
+
+    /// The client goes on behind an event of the GET stream that it had in a process which drains, and that one has not
+    /// said yet what it told there last: whatever is told here comes after that.
+    pub(crate) fn is_told_elsewhere(&self, link: LinkNonce, after: &EventClaim) -> bool {
+        let Some(state) = self.links.get(&link) else { return false };
+        let moved = self.position_on(state.trail, Some(after)).is_some();
+        let held = |ix: &SessionIx| self.sessions.get(ix).is_some_and(|s| s.elsewhere.stream.is_some());
+        moved && self.key_for(state).and_then(|key| self.pool.get(&key)).is_some_and(held)
+    }
+
+    pub(crate) fn await_rest(&mut self, link: LinkNonce, stream: StreamId, after: EventClaim) {
+        let until = self.now.mono + AWAITED;
+        if let Some(state) = self.links.get_mut(&link) {
+            (state.arriving, state.awaited_until) = (Some((stream, after)), Some(until));
+        }
+    }
+
+    /// Streams for which nothing more comes from elsewhere.
+    pub(crate) fn welcome_arrivals(&mut self) {
+        let waiting = self.links.values().filter_map(|link| Some((link.claim.nonce, link.arriving.clone()?)));
+        for (link, (stream, after)) in waiting.collect::<Vec<_>>() {
+            if !self.is_told_elsewhere(link, &after) {
+                if let Some(state) = self.links.get_mut(&link) {
+                    state.arriving = None;
+                }
+                self.begin_listening(link, stream, Some(&after));
+            }
+        }
     }
 
     /// A call is over in a process that drains: the active one counts on it no more.

@@ -6,6 +6,8 @@
 //! numbered, bounded, and left for a while after its end. It lives in memory. After a kill an id still names the
 //! server's position, and the replay is the server's (`replay.rs`).
 
+mod moved;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -65,6 +67,10 @@ struct Trail {
     ended: Option<Ended>,
     /// Its client cancelled the call: nothing more will be told, whatever it has seen.
     given_up: bool,
+    /// Where it ended in processes before, oldest first: ids of theirs are good here.
+    former: Vec<Place>,
+    /// A successor has its events up to this number.
+    handed: u64,
 }
 
 /// When a trail ended, and which one it is: in the order of their ends. A long call's trail is an old one, and the one
@@ -81,15 +87,19 @@ impl Trail {
             self.lost = self.place.number;
             return id;
         }
-        self.bytes += data.len();
         let data = copy.get_or_insert_with(|| copy_of(data)).clone();
-        self.told.push_back(Told { id: id.clone(), number: self.place.number, data });
+        self.keep(Told { id: id.clone(), number: self.place.number, data });
+        id
+    }
+
+    fn keep(&mut self, told: Told) {
+        self.bytes += told.data.len();
+        self.told.push_back(told);
         while self.told.len() > MOST_EVENTS || self.bytes > MOST_BYTES {
             let Some(oldest) = self.told.pop_front() else { break };
             self.bytes -= oldest.data.len();
-            self.lost = oldest.number;
+            self.lost = self.lost.max(oldest.number);
         }
-        id
     }
 
     /// Its last event, the answer, can be had again.
@@ -251,7 +261,16 @@ impl Hub {
         if !claim.class.has(Class::PLAIN) {
             return None;
         }
-        let primed = claim.version.as_str() >= mcp_wire::version::LATEST_SESSION;
+        let version = claim.version.clone();
+        let trail = self.new_trail(link, &version, call);
+        let trail = self.store.add(trail);
+        self.store.carry(stream, trail);
+        Some(trail)
+    }
+
+    /// Of a client that speaks this revision.
+    fn new_trail(&self, link: LinkNonce, version: &str, call: Option<(CallId, Id, Option<Id>)>) -> Trail {
+        let primed = version >= mcp_wire::version::LATEST_SESSION;
         let of_call = call.is_some();
         let (call, client_id, token) =
             call.map_or((None, None, None), |(call, id, token)| (Some(call), Some(id), token));
@@ -267,11 +286,8 @@ impl Hub {
         };
         let place = Place { generation: self.generation, trail: 0, number: 0, of_call };
         let (told, bytes, lost) = (VecDeque::new(), 0, 0);
-        let (ended, given_up) = (None, false);
-        let trail = Trail { link, call, position, place, primed, told, bytes, lost, ended, given_up };
-        let trail = self.store.add(trail);
-        self.store.carry(stream, trail);
-        Some(trail)
+        let (ended, given_up, former, handed) = (None, false, Vec::new(), 0);
+        Trail { link, call, position, place, primed, told, bytes, lost, ended, given_up, former, handed }
     }
 
     /// Gives a response an id to come back with, before anything happens on it (2025-11-25, "Sending Messages to the
@@ -450,16 +466,11 @@ impl Hub {
         after: Option<&EventClaim>,
     ) -> bool {
         let Some(known) = self.links.get(&link).map(|state| state.trail) else { return false };
-        let moved = self.heard.remove(&link);
-        let place = after.and_then(|after| after.place).filter(|place| place.generation == self.generation);
-        let seen = place.filter(|place| known.is_some_and(|known| known.0 == place.trail));
-        if let (Some(seen), Some(known)) = (seen, known)
-            && self.store.trails.contains_key(&known)
-        {
+        if let Some((known, seen)) = self.position_on(known, after) {
             self.store.carry(stream, known);
-            self.tell_again(stream, seen.number);
+            self.tell_again(stream, seen);
             self.prime_stream(stream);
-            return self.store.of_stream(stream).is_some_and(|trail| seen.number < trail.lost);
+            return self.store.of_stream(stream).is_some_and(|trail| seen < trail.lost);
         }
         if let Some(old) = known {
             self.store.remove(old);
@@ -469,11 +480,17 @@ impl Hub {
             state.trail = trail;
         }
         self.prime_stream(stream);
-        // It came over from a process that drains: whether it has heard all that was told there.
-        let seen = after.and_then(|after| after.place);
-        moved.zip(seen).is_some_and(|(told, seen)| {
-            (told.generation, told.trail) == (seen.generation, seen.trail) && seen.number < told.number
-        })
+        false
+    }
+
+    /// The trail that a client goes on with, and how far it is.
+    pub(crate) fn position_on(
+        &self,
+        trail: Option<TrailId>,
+        after: Option<&EventClaim>,
+    ) -> Option<(TrailId, u64)> {
+        let trail = trail?;
+        Some((trail, self.store.number_of(trail, after?.place?)?))
     }
 }
 

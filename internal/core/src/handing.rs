@@ -283,6 +283,8 @@ impl Hub {
             }
         };
         self.draining = true;
+        // It is in the manifest, and would come twice with what is missed from here on.
+        self.links.values_mut().for_each(|link| link.missed.clear());
         self.timers.arm(self.now.mono, LET_GO, Timer::LetGo);
         let unsent = |state: &crate::call::Call| matches!(state.stage, Stage::Waiting | Stage::Pausing);
         let unsent: Vec<CallId> =
@@ -344,6 +346,12 @@ impl Hub {
             && let Some(link) = self.links.get_mut(&claim.nonce)
         {
             link.acknowledge(ack);
+        }
+        // Until the stream is let go of, what it brings comes here.
+        if let (Sender::Link(claim), RelayedVerb::Listen) = (&request.from, &request.what)
+            && let Some(link) = self.links.get_mut(&claim.nonce)
+        {
+            link.awaited_until = Some(self.now.mono + AWAITED);
         }
         if request.delivery.relayed {
             self.order(Output::NotMine(request.stream));
@@ -412,10 +420,16 @@ impl Hub {
 
     // ---- GET streams ----
 
-    /// Whoever listens here is on its way to the successor soon: what comes meanwhile is kept.
+    /// Whoever listens here is on its way to the successor soon: what comes meanwhile is kept. Also for who has just hung
+    /// up: it may listen there already, while the stream is here.
     fn await_listeners(&mut self) {
-        let until = self.now.mono + AWAITED;
-        for link in self.links.values_mut().filter(|link| link.listening.is_some()) {
+        let now = self.now.mono;
+        let until = now + AWAITED;
+        let back_soon = |link: &crate::link::Link| {
+            let left = link.trail.is_some() && now.saturating_sub(link.heard) < AWAITED;
+            link.listening.is_some() || left
+        };
+        for link in self.links.values_mut().filter(|link| back_soon(link)) {
             link.awaited_until = Some(until);
         }
         // No session of theirs was handed over, so nobody asks for their streams.
@@ -468,11 +482,12 @@ impl Hub {
         let cursor = session.record.as_ref().and_then(|record| record.get_cursor.clone());
         let Some(session) = self.sessions.get(&ix) else { return };
         let users = self.links.values().filter(|link| crate::standalone::uses(link, session));
-        let users: Vec<_> = users.map(|link| (link.claim.nonce, link.listening)).collect();
-        let (mut heard, mut missed) = (Vec::new(), Vec::new());
-        for (nonce, listening) in users {
+        let users: Vec<_> = users.map(|link| (link.claim.nonce, link.listening, link.trail)).collect();
+        // Also of those that hung up: what they have not heard is on their trails.
+        let trails: Vec<_> = users.iter().filter_map(|(nonce, _, trail)| Some((*nonce, (*trail)?))).collect();
+        let (heard, mut missed) = (self.store.hand_rest(&trails), Vec::new());
+        for (nonce, listening, _) in users {
             if let Some(stream) = listening {
-                heard.extend(self.store.place_on(stream).map(|place| (nonce, place)));
                 self.end_listening(nonce, stream);
             }
             let Some(link) = self.links.get_mut(&nonce) else { continue };

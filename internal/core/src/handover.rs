@@ -136,6 +136,28 @@ pub struct HandedLink {
     pub listening: bool,
     /// What its next GET stream begins with.
     pub missed: Vec<Bytes>,
+    /// What was told on its GET stream, if its client comes back by event id.
+    pub trail: Option<HandedTrail>,
+}
+
+/// What was told on the GET stream of a client that comes back by event id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandedTrail {
+    /// Of its last event.
+    pub place: Place,
+    /// Events up to this number are not here, or not all of them.
+    pub lost: u64,
+    /// Events with their numbers, oldest first.
+    pub told: Vec<(u64, Bytes)>,
+    /// Where it ended in processes before, oldest first: a client may still name an event of theirs.
+    pub former: Vec<Place>,
+}
+
+impl HandedTrail {
+    /// Nothing of it is known but its last event.
+    pub fn ending_at(place: Place) -> Self {
+        Self { place, lost: place.number, told: Vec::new(), former: Vec::new() }
+    }
 }
 
 /// A session's GET stream was let go of by the process that held it.
@@ -147,8 +169,9 @@ pub struct ReleasedStream {
     pub handshake: Handshake,
     /// The last event that was passed on; the next stream goes on from there.
     pub cursor: Option<String>,
-    /// How far each listener that comes back by event id has got: it missed nothing if it comes back with this.
-    pub heard: Vec<(LinkNonce, Place)>,
+    /// What was told since the manifest to those that come back by event id; each misses nothing that it has the last
+    /// event of.
+    pub heard: Vec<(LinkNonce, HandedTrail)>,
     /// What came for links that had no stream there.
     pub missed: Vec<(LinkNonce, Bytes)>,
 }

@@ -15,7 +15,7 @@ use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, UpstreamName, 
 use crate::output::{Outbox, Output};
 use crate::record::{Fingerprint, JournalledCall};
 use crate::renewal::Credentials;
-use crate::seal::{Place, Sealer};
+use crate::seal::Sealer;
 use crate::session::{PoolKey, Session, SessionIx};
 use crate::timers::{Timer, TimerId, Timers};
 use crate::wishes::Wishes;
@@ -144,8 +144,6 @@ pub struct Hub {
     pub(crate) role: Role,
     /// Processes that drain.
     pub(crate) living: BTreeSet<Generation>,
-    /// How far listeners got in processes that drain.
-    pub(crate) heard: BTreeMap<LinkNonce, Place>,
     counter: u64,
 }
 
@@ -187,7 +185,6 @@ impl Hub {
             limits: Limits::default(),
             role: Role::Active,
             living: BTreeSet::new(),
-            heard: BTreeMap::new(),
             // Names of exchanges and responses are told apart over processes, in logs and tests.
             counter: generation.0 << 32,
         }

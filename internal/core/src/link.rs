@@ -10,7 +10,7 @@ use crate::event_store::TrailId;
 use crate::input::{Mono, StreamId};
 use crate::lists::Pages;
 use crate::names::{Continuation, Digest, Generation, Seq};
-use crate::seal::LinkClaim;
+use crate::seal::{EventClaim, LinkClaim};
 use crate::status::Status;
 
 /// What became of a numbered message.
@@ -51,6 +51,8 @@ pub(crate) struct Link {
     pub(crate) own: Option<Declared>,
     /// Its GET stream.
     pub(crate) listening: Option<StreamId>,
+    /// A stream that waits for what a process which drains told on the one before, and the event it goes on behind.
+    pub(crate) arriving: Option<(StreamId, EventClaim)>,
     /// What changed at the server while it had none: a client opens its stream a moment after its handshake, and
     /// again after a cut.
     pub(crate) missed: Vec<Segments>,
@@ -82,6 +84,7 @@ impl Link {
             claim,
             own: None,
             listening: None,
+            arriving: None,
             missed: Vec::new(),
             absent_until: None,
             pages: Pages::default(),
@@ -160,6 +163,12 @@ impl Link {
 
     /// Nothing is under way for it.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.listening.is_none() && self.pending.is_empty()
+        self.listening.is_none() && self.arriving.is_none() && self.pending.is_empty()
+    }
+
+    /// Takes its GET stream from it, also one that waits.
+    pub(crate) fn take_streams(&mut self) -> impl Iterator<Item = StreamId> + use<> {
+        let arriving = self.arriving.take().map(|(stream, _)| stream);
+        self.listening.take().into_iter().chain(arriving)
     }
 }

@@ -1,7 +1,7 @@
 //! Taking over from a predecessor: what it handed over goes through the same `resume` as what lies on disk, and is used
 //! at once; what still runs there is known here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mcp_wire::{Message, Segments};
@@ -10,7 +10,8 @@ use crate::elsewhere::Elsewhere;
 use crate::flights::Later;
 use crate::handing::AWAITED;
 use crate::handover::{
-    Forwarded, HandedAsk, HandedCall, HandedLink, HandedSession, Manifest, ReleasedStream, Standing,
+    Forwarded, HandedAsk, HandedCall, HandedLink, HandedSession, HandedTrail, Manifest, ReleasedStream,
+    Standing,
 };
 use crate::hub::Hub;
 use crate::ids::Ids;
@@ -36,10 +37,13 @@ impl Hub {
         let mut sessions: Vec<HandedSession> = sessions.collect();
         // By trajectory: the successor's order must not hang on ours.
         sessions.sort_by_key(|session| session.record.trajectory);
+        let mut trails: BTreeMap<_, _> = self.hand_trails().into_iter().collect();
+        let links = self.links.values();
+        let links = links.map(|link| self.hand_link(link, trails.remove(&link.claim.nonce))).collect();
         Manifest {
             generation: self.generation,
             sessions,
-            links: self.links.values().map(|link| self.hand_link(link)).collect(),
+            links,
             ended: self.ended.iter().copied().collect(),
             journal: self.journal.values().chain(&self.unclaimed).cloned().collect(),
             closed: self.asks.closed_asks(),
@@ -109,7 +113,7 @@ impl Hub {
         })
     }
 
-    fn hand_link(&self, link: &Link) -> HandedLink {
+    fn hand_link(&self, link: &Link, trail: Option<HandedTrail>) -> HandedLink {
         let place = |fate: &Fate| match fate {
             Fate::Elsewhere(place) => Some(*place),
             // Never sent: it is relayed, and new to whoever gets it.
@@ -127,6 +131,7 @@ impl Hub {
             numbers: link.numbered.iter().filter_map(|(seq, fate)| Some((*seq, place(fate)?))).collect(),
             listening: link.listening.is_some() || link.awaited_until.is_some(),
             missed: link.missed.iter().map(|data| data.clone().into_bytes()).collect(),
+            trail,
         }
     }
 
@@ -159,7 +164,11 @@ impl Hub {
             handed.numbers.into_iter().map(|(seq, place)| (seq, Fate::Elsewhere(place))).collect();
         link.awaited_until = handed.listening.then(|| now + AWAITED);
         link.missed = handed.missed.into_iter().map(Segments::from).collect();
-        self.links.insert(link.claim.nonce, link);
+        let nonce = link.claim.nonce;
+        self.links.insert(nonce, link);
+        if let Some(trail) = handed.trail {
+            self.take_trail(nonce, trail);
+        }
     }
 
     fn take_session(&mut self, handed: HandedSession) -> Option<SessionIx> {
@@ -272,7 +281,9 @@ impl Hub {
     /// The stream that a predecessor held is to be had now.
     pub(crate) fn on_released(&mut self, generation: Generation, stream: ReleasedStream) {
         let ReleasedStream { trajectory, handshake, cursor, heard, missed } = stream;
-        self.heard.extend(heard.into_iter().filter(|(_, place)| place.generation == generation));
+        for (link, rest) in heard.into_iter().filter(|(_, rest)| rest.place.generation == generation) {
+            self.end_of_trail(link, rest);
+        }
         for (link, data) in missed {
             self.hear_late(link, Segments::from(data));
         }
@@ -290,6 +301,7 @@ impl Hub {
             // It is of an event that everybody had.
             session.cursor_written = Some(now);
         }
+        self.welcome_arrivals();
         self.open_standalone(ix);
     }
 
@@ -304,10 +316,22 @@ impl Hub {
 
     /// A predecessor did not let go of a GET stream.
     pub(crate) fn on_unreleased(&mut self, ix: SessionIx) {
-        let stuck = self.sessions.get_mut(&ix).and_then(|session| session.elsewhere.stream.take());
+        let stuck = self.sessions.get(&ix).and_then(|session| session.elsewhere.stream);
         if stuck.is_some() {
+            self.give_up_release(ix);
             self.open_standalone(ix);
         }
+        self.welcome_arrivals();
+    }
+
+    /// What was told on the stream since the manifest is not known, and will not be.
+    fn give_up_release(&mut self, ix: SessionIx) {
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.elsewhere.stream = None;
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let users = self.links.values().filter(|link| crate::standalone::uses(link, session));
+        let users: Vec<_> = users.map(|link| link.claim.nonce).collect();
+        self.doubt_trails(&users);
     }
 
     pub(crate) fn on_forwarded(&mut self, news: &Forwarded) {
@@ -345,14 +369,14 @@ impl Hub {
         for (ix, session) in &mut self.sessions {
             session.elsewhere.calls.retain(|_, call| call.generation != generation);
             session.elsewhere.asks.retain(|ask| ask.generation != generation);
-            if session.elsewhere.stream == Some(generation) {
-                session.elsewhere.stream = None;
-            }
             freed.insert(*ix);
         }
-        self.heard.retain(|_, place| place.generation != generation);
+        let held = |session: &Session| session.elsewhere.stream == Some(generation);
+        let held: Vec<_> = self.sessions.iter().filter(|(_, s)| held(s)).map(|(ix, _)| *ix).collect();
+        held.into_iter().for_each(|ix| self.give_up_release(ix));
         self.on_answered_before(answers, complete);
         self.remember_calls(journal);
+        self.welcome_arrivals();
         for ix in freed {
             self.open_standalone(ix);
             self.end_if_over(ix);

@@ -1,15 +1,18 @@
-//! The face without sockets and tasks: a request in, what would be done about it out. For the fuzzer and the replay of
-//! what it found.
+//! The face without sockets and tasks: a request in, what would be done about it out. And what the frames of a takeover
+//! say. For the fuzzer and the replay of what it found.
 
 use bytes::Bytes;
 use evermux_core::input::{Delivery, Sender};
 use evermux_core::seal::Sealer;
+use evermux_store::Key;
 use http::{HeaderMap, Method, Uri};
 use mcp_wire::Message;
 
 use crate::downstream::{Reply, ReplyBody, Via, refused};
 use crate::guard::Guard;
 use crate::request::{self, Body};
+use crate::takeover::frames::{Declined, Descriptors, End, Hello, Kind, Nothing, Offer, Refusal};
+use crate::takeover::manifest::Codec;
 
 /// A request as it comes from a client.
 #[derive(Debug, Clone)]
@@ -82,4 +85,27 @@ fn refusal_of(reply: Reply) -> Judgement {
         _ => None,
     };
     Judgement::Refused { status, body }
+}
+
+/// What a frame of a takeover says, as it is written here: a newer version's members are not in it. `None`: it is of no
+/// known kind, or does not say what its kind should. A manifest counts as one frame.
+pub fn reword(kind: u8, body: &[u8], sealer: &Sealer, key: &Key) -> Option<Vec<u8>> {
+    match Kind::of(kind)? {
+        Kind::Hello => again::<Hello>(body),
+        Kind::Refuse | Kind::Abort => again::<Refusal>(body),
+        Kind::Offer => again::<Offer>(body),
+        Kind::Descriptors => again::<Descriptors>(body),
+        Kind::End => again::<End>(body),
+        Kind::Decline => again::<Declined>(body),
+        Kind::Accept | Kind::Ready | Kind::Commit | Kind::Active => again::<Nothing>(body),
+        Kind::Manifest => {
+            let codec = Codec { sealer, key };
+            let (manifest, lent) = codec.read(body).ok()?;
+            codec.write(&manifest, lent).ok()
+        }
+    }
+}
+
+fn again<T: serde::Serialize + serde::de::DeserializeOwned>(body: &[u8]) -> Option<Vec<u8>> {
+    serde_json::to_vec(&serde_json::from_slice::<T>(body).ok()?).ok()
 }

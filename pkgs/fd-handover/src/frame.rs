@@ -25,7 +25,10 @@ pub struct Frame {
 }
 
 /// The bytes of a frame that announces `fds` descriptors.
-pub(crate) fn encode(kind: u8, body: &[u8], fds: u8) -> Result<Bytes, Error> {
+///
+/// # Errors
+/// [`Error::TooLarge`].
+pub fn encode(kind: u8, body: &[u8], fds: u8) -> Result<Bytes, Error> {
     let length = u32::try_from(body.len() + HEAD).map_err(|_| Error::TooLarge(body.len()))?;
     if body.len() > LARGEST_FRAME {
         return Err(Error::TooLarge(body.len()));

@@ -4,6 +4,8 @@
 //! Knows nothing of what is handed over. There is no raw descriptor in it: what is received is owned from the first
 //! moment on, so that whatever goes wrong closes it.
 
+#[doc(hidden)]
+pub mod bare;
 mod channel;
 mod error;
 mod frame;

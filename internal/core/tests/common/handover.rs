@@ -2,10 +2,11 @@
 
 use evermux_core::Hub;
 use evermux_core::handover::{Peer, Relayed, RelayedVerb};
-use evermux_core::input::{Input, Mono};
+use evermux_core::input::{Input, Mono, StreamId};
 use evermux_core::names::Generation;
 use evermux_core::output::Output;
 use evermux_core::record::JournalledCall;
+use evermux_core::seal::EventClaim;
 
 use super::{World, sealer, seed};
 
@@ -37,6 +38,16 @@ impl World {
     pub fn prepare(&mut self) {
         self.prepared = false;
         self.put(Input::Prepare);
+    }
+
+    /// The connection of a response breaks, and the daemon does not know yet.
+    pub fn break_silently(&mut self, stream: StreamId) {
+        self.response(stream).closed = true;
+    }
+
+    /// The event of its GET stream that a client saw last.
+    pub fn position(&self, client: usize) -> EventClaim {
+        self.clients[client].position.clone().expect("an event was seen")
     }
 
     pub fn freeze(&mut self) {

@@ -30,5 +30,6 @@ mod streams;
 mod subscriptions;
 mod symptoms;
 mod takeover;
+mod trails;
 mod trouble;
 mod waking;

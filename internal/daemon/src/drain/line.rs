@@ -2,7 +2,7 @@
 //! Members and kinds that a reader does not know are passed over.
 
 use bytes::Bytes;
-use evermux_core::handover::{Forwarded, ReleasedStream};
+use evermux_core::handover::{Forwarded, HandedTrail, ReleasedStream};
 use evermux_core::input::Input;
 use evermux_core::names::{Generation, Handshake, LinkNonce, Trajectory, WireId};
 use evermux_core::seal::Place;
@@ -61,6 +61,11 @@ struct Heard {
     trail: u64,
     number: u64,
     of_call: bool,
+    /// Events up to this one are not told here; without it, none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lost: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    told: Vec<(u64, String)>,
 }
 
 /// A message is a text here: its bytes are to stay as its server wrote them.
@@ -84,20 +89,13 @@ impl Line {
     }
 
     pub(crate) fn released(stream: &ReleasedStream) -> Self {
-        let heard = |(link, place): &(LinkNonce, Place)| Heard {
-            link: link.to_string(),
-            generation: place.generation.0,
-            trail: place.trail,
-            number: place.number,
-            of_call: place.of_call,
-        };
         let missed =
             |(link, message): &(LinkNonce, Bytes)| Missed { link: link.to_string(), message: text(message) };
         Self::Released(Box::new(Released {
             trajectory: stream.trajectory.to_string(),
             handshake: stream.handshake.0,
             cursor: stream.cursor.clone(),
-            heard: stream.heard.iter().map(heard).collect(),
+            heard: stream.heard.iter().map(Heard::of).collect(),
             missed: stream.missed.iter().map(missed).collect(),
         }))
     }
@@ -134,6 +132,30 @@ fn text(message: &Bytes) -> String {
     String::from_utf8_lossy(message).into_owned()
 }
 
+impl Heard {
+    fn of((link, trail): &(LinkNonce, HandedTrail)) -> Self {
+        let HandedTrail { place, lost, told, .. } = trail;
+        Self {
+            link: link.to_string(),
+            generation: place.generation.0,
+            trail: place.trail,
+            number: place.number,
+            of_call: place.of_call,
+            lost: Some(*lost).filter(|lost| *lost != place.number),
+            told: told.iter().map(|(number, data)| (*number, text(data))).collect(),
+        }
+    }
+
+    /// Where it ended before is in the manifest.
+    fn trail(self) -> Option<(LinkNonce, HandedTrail)> {
+        let Self { link, generation, trail, number, of_call, lost, told } = self;
+        let place = Place { generation: Generation(generation), trail, number, of_call };
+        let told = told.into_iter().map(|(number, data)| (number, Bytes::from(data))).collect();
+        let end = HandedTrail::ending_at(place);
+        Some((link.parse().ok()?, HandedTrail { lost: lost.unwrap_or(number), told, ..end }))
+    }
+}
+
 impl News {
     fn forwarded(self) -> Option<Forwarded> {
         let told = match self.told {
@@ -151,21 +173,12 @@ impl News {
 
 impl Released {
     fn stream(self) -> Option<ReleasedStream> {
-        let heard = self.heard.into_iter().map(|heard| {
-            let place = Place {
-                generation: Generation(heard.generation),
-                trail: heard.trail,
-                number: heard.number,
-                of_call: heard.of_call,
-            };
-            Some((heard.link.parse().ok()?, place))
-        });
         let missed = self.missed.into_iter().map(|one| Some((one.link.parse().ok()?, one.message.into())));
         Some(ReleasedStream {
             trajectory: self.trajectory.parse().ok()?,
             handshake: Handshake(self.handshake),
             cursor: self.cursor,
-            heard: heard.collect::<Option<_>>()?,
+            heard: self.heard.into_iter().map(Heard::trail).collect::<Option<_>>()?,
             missed: missed.collect::<Option<_>>()?,
         })
     }
@@ -186,9 +199,15 @@ mod tests {
             trajectory: Trajectory(0xab),
             handshake: Handshake(2),
             cursor: Some("stream-1_17".to_owned()),
-            heard: vec![(LinkNonce(0xcd), place)],
+            heard: vec![(LinkNonce(0xcd), HandedTrail::ending_at(place))],
             missed: vec![(LinkNonce(0xef), Bytes::from_static(NEWS))],
         };
+        let rest = HandedTrail {
+            lost: 5,
+            told: vec![(6, Bytes::from_static(NEWS)), (7, Bytes::from_static(b"{}"))],
+            ..HandedTrail::ending_at(place)
+        };
+        let telling = ReleasedStream { heard: vec![(LinkNonce(0xcd), rest)], ..stream.clone() };
         let silent = ReleasedStream { cursor: None, heard: Vec::new(), missed: Vec::new(), ..stream.clone() };
         let (trajectory, handshake, message) = (Trajectory(0xab), Handshake(2), Bytes::from_static(NEWS));
         let news = Forwarded { trajectory, handshake, message, told: Some(LinkNonce(0xcd)) };
@@ -200,6 +219,7 @@ mod tests {
             Line::released(&silent),
             Line::forwarded(&news),
             Line::forwarded(&to_all),
+            Line::released(&telling),
         ]
     }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use evermux_core::class::Declared;
 use evermux_core::handover::{
-    ClosedAsk, HandedAsk, HandedCall, HandedLink, HandedSession, Manifest, Standing,
+    ClosedAsk, HandedAsk, HandedCall, HandedLink, HandedSession, HandedTrail, Manifest, Standing,
 };
 use evermux_core::names::{Digest, Generation, Handshake, LinkNonce, Seq, Trajectory, WireId};
 use evermux_core::record::JournalledCall;
-use evermux_core::seal::Sealer;
+use evermux_core::seal::{Place, Sealer};
 use evermux_store::Key;
 use mcp_wire::Id;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,22 @@ struct LinkText {
     numbers: Vec<(u64, u64)>,
     listening: bool,
     missed: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trail: Option<Trail>,
 }
+
+/// Of a GET stream.
+#[derive(Serialize, Deserialize)]
+struct Trail {
+    place: Placed,
+    lost: u64,
+    told: Vec<(u64, String)>,
+    former: Vec<Placed>,
+}
+
+/// Process, trail, number.
+#[derive(Serialize, Deserialize)]
+struct Placed(u64, u64, u64);
 
 #[derive(Serialize, Deserialize)]
 struct Journalled {
@@ -148,7 +163,7 @@ impl Codec<'_> {
     }
 
     fn link(&self, link: &HandedLink) -> LinkText {
-        let HandedLink { claim, own, acked, forgotten, numbers, listening, missed } = link;
+        let HandedLink { claim, own, acked, forgotten, numbers, listening, missed, trail } = link;
         let declared =
             |own: &Declared| (own.version.clone(), own.client_info.clone(), own.capabilities.clone());
         LinkText {
@@ -159,6 +174,7 @@ impl Codec<'_> {
             numbers: numbers.iter().map(|(seq, place)| (seq.0, place.0)).collect(),
             listening: *listening,
             missed: missed.iter().map(text).collect(),
+            trail: trail.as_ref().map(handed_trail),
         }
     }
 
@@ -214,7 +230,7 @@ impl Codec<'_> {
     }
 
     fn read_link(&self, link: LinkText) -> Result<HandedLink, Wrong> {
-        let LinkText { id, own, acked, forgotten, numbers, listening, missed } = link;
+        let LinkText { id, own, acked, forgotten, numbers, listening, missed, trail } = link;
         let declared = |(version, client_info, capabilities)| Declared { version, client_info, capabilities };
         Ok(HandedLink {
             claim: self.sealer.open_link(&id).ok_or("a link of another state directory")?,
@@ -224,6 +240,7 @@ impl Codec<'_> {
             numbers: numbers.into_iter().map(|(seq, place)| (Seq(seq), Generation(place))).collect(),
             listening,
             missed: missed.into_iter().map(Bytes::from).collect(),
+            trail: trail.map(read_trail),
         })
     }
 }
@@ -261,6 +278,35 @@ fn trajectory(text: &str) -> Result<Trajectory, Wrong> {
 
 fn digest(text: &str) -> Result<Digest, Wrong> {
     text.parse().map_err(|_| "a digest that is none")
+}
+
+fn placed(place: &Place) -> Placed {
+    Placed(place.generation.0, place.trail, place.number)
+}
+
+/// A manifest has those of GET streams only.
+fn read_placed(Placed(generation, trail, number): Placed) -> Place {
+    Place { generation: Generation(generation), trail, number, of_call: false }
+}
+
+fn handed_trail(trail: &HandedTrail) -> Trail {
+    let HandedTrail { place, lost, told, former } = trail;
+    Trail {
+        place: placed(place),
+        lost: *lost,
+        told: told.iter().map(|(number, data)| (*number, text(data))).collect(),
+        former: former.iter().map(placed).collect(),
+    }
+}
+
+fn read_trail(trail: Trail) -> HandedTrail {
+    let Trail { place, lost, told, former } = trail;
+    HandedTrail {
+        place: read_placed(place),
+        lost,
+        told: told.into_iter().map(|(number, data)| (number, Bytes::from(data))).collect(),
+        former: former.into_iter().map(read_placed).collect(),
+    }
 }
 
 fn call(call: &HandedCall) -> Call {

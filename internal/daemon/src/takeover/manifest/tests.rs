@@ -65,7 +65,17 @@ fn link() -> HandedLink {
         numbers: vec![(Seq(3), Generation(3))],
         listening: true,
         missed: vec![Bytes::from_static(b"{}")],
+        trail: Some(HandedTrail {
+            place: place(3, 8, 4),
+            lost: 2,
+            told: vec![(3, Bytes::from_static(b"{\"a\":1}")), (4, Bytes::from_static(b"{}"))],
+            former: vec![place(1, 5, 1), place(2, 9, 2)],
+        }),
     }
+}
+
+fn place(generation: u64, trail: u64, number: u64) -> Place {
+    Place { generation: Generation(generation), trail, number, of_call: false }
 }
 
 /// One of everything.
@@ -140,10 +150,21 @@ fn its_form_is_as_ever() {
     let (sealer, key) = (sealer(), Key::from_bytes([7; 32]));
     let codec = Codec { sealer: &sealer, key: &key };
     let text = String::from_utf8(codec.write(&whole(), lent()).unwrap()).unwrap();
-    let golden = include_str!("../golden/manifest.json").trim();
+    let golden = include_str!("../golden/manifest-2.json").trim();
     assert_eq!(text, golden);
     let newer = golden.replacen('{', r#"{"newer":{"a":1},"#, 1);
     assert_eq!(codec.read(newer.as_bytes()).unwrap().0, whole());
+}
+
+#[test]
+fn one_from_before_trails_were_handed_over_is_read_for_ever() {
+    let (sealer, key) = (sealer(), Key::from_bytes([7; 32]));
+    let codec = Codec { sealer: &sealer, key: &key };
+    let (manifest, read) = codec.read(include_bytes!("../golden/manifest.json").trim_ascii()).unwrap();
+    let mut expected = whole();
+    expected.links.iter_mut().for_each(|link| link.trail = None);
+    assert_eq!(manifest, expected);
+    assert!(read == lent());
 }
 
 #[test]
