@@ -20,6 +20,11 @@ fn report(harness: &Harness, arguments: &[&str]) -> (Option<i32>, Value) {
     (output.code, output.json())
 }
 
+/// Whether the system tells who lives; elsewhere a running call cannot be told from one that was cut.
+fn lists_locks() -> bool {
+    fs::read("/proc/locks").is_ok()
+}
+
 fn codes(report: &Value) -> Vec<String> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().map(|finding| finding["code"].as_str().unwrap().to_owned()).collect()
@@ -62,7 +67,7 @@ fn a_healthy_directory_is_said_to_be_healthy() {
     let mut client = greeted(&harness);
     let (code, report_live) = report(&harness, &[]);
     assert_eq!((code, &report_live["healthy"]), (Some(0), &Value::Bool(true)), "{report_live:#}");
-    assert!(report_live["daemon"] != "ended", "{report_live:#}");
+    assert_eq!(report_live["daemon"], if lists_locks() { "running" } else { "unknown" }, "{report_live:#}");
     assert_eq!(client.close(PATIENCE), Some(0));
     let _ = harness.run(&["stop"]).success();
     let (code, report) = report(&harness, &[]);

@@ -12,6 +12,7 @@ Examples:
   evermux add docs https://mcp.example.com/mcp     name a server once
   evermux connect docs                             what your MCP client runs instead of the server
   evermux status                                   what runs, per server and session
+  evermux doctor                                   what is wrong with what is recorded
   evermux demo                                     see a session outlive the daemon, on a built-in server
 
 In an MCP client's configuration:
@@ -173,10 +174,10 @@ Exit codes: 0; 3 no daemon runs: the records are removed, the DELETE is owed to 
     },
     /// Look at what is recorded, and say what is wrong; changes nothing
     #[command(after_long_help = "\
-Reads the state directory only: no daemon is needed or asked, nothing is written, locked or sent. It works
-on a copy, on a read-only one, and while a daemon runs. planning/doctor.md lists the codes.
-
-A call that was sent and has no answer noted is told as OUTCOME_UNKNOWN: it may have taken effect.
+Reads the state directory only: no daemon is needed or asked, nothing is written, locked or sent.
+It works on a copy, on a read-only one, and while a daemon runs. planning/doctor.md in the sources
+lists the codes. A call that was sent and has no answer noted is told as OUTCOME_UNKNOWN: it may have
+taken effect.
 
 Examples:
   evermux doctor
@@ -184,7 +185,7 @@ Examples:
   evermux doctor --share                     names as hashes, for a bug report
   evermux doctor --state-dir /mnt/copy/evermux
 
-Exit codes: 0 healthy (notes may be there); 1 findings; 2 the directory cannot be read, or there is none.")]
+Exit codes: 0 healthy (notes may be there); 1 findings; 2 no such directory, or it cannot be read.")]
     Doctor {
         /// Print the report as JSON
         #[arg(long)]

@@ -185,7 +185,7 @@ impl Code {
             Self::WitnessMissing => "nothing; the next start begins one",
             Self::WitnessDamaged => "nothing, if no record was restored from a backup",
             Self::RecordUnsafe | Self::RecordDamaged | Self::ForeignKey | Self::StaleEpoch => {
-                "nothing: the next start puts it aside, and the next use makes a new session"
+                "nothing; the next start puts it aside, and the next use makes a new session"
             }
             Self::RecordNewer => "run the newer evermux again, or move the file away",
             Self::NotResumable => "nothing",
@@ -195,7 +195,7 @@ impl Code {
             Self::OutcomeUnknown => "look at the server whether it took effect, before you repeat it",
             Self::InFlight => "wait; `evermux status` tells more",
             Self::Quarantined => "look at it if you miss a session; else delete it",
-            Self::LeftoverTemp => "nothing: the next start removes it",
+            Self::LeftoverTemp => "nothing; the next start removes it",
         }
     }
 }

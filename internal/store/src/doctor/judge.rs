@@ -34,7 +34,7 @@ pub(super) fn judge(seen: Seen) -> Report {
     let names = names_in(&seen.records, &seen.quarantine);
     let mut judged = Records { key, key_is_read, known, good: Vec::new() };
     for (name, content) in seen.records {
-        findings.extend(judged.judge(name, content));
+        findings.extend(judged.judge(&name, content));
     }
     let calls = judge_journals(seen.journals, &names, seen.now_ms);
     findings.extend(calls.findings.iter().cloned());
@@ -137,11 +137,11 @@ struct Records {
 }
 
 impl Records {
-    fn judge(&mut self, name: String, content: Content) -> Option<Finding> {
-        let session = parse_file_name(&name);
+    fn judge(&mut self, name: &str, content: Content) -> Option<Finding> {
+        let session = parse_file_name(name);
         let file = format!("records/{name}");
         let found = |code: Code| Finding::new(code).at(file.clone()).of(session.clone());
-        match records::judge(&name, content, &self.key, &self.known) {
+        match records::judge(name, content, &self.key, &self.known) {
             Verdict::Good(record) => {
                 let verdict = resume((*record).clone(), Source::Disk, None);
                 self.good.push((file.clone(), *record));
