@@ -175,9 +175,9 @@ Exit codes: 0; 3 no daemon runs: the records are removed, the DELETE is owed to 
     /// Look at what is recorded, and say what is wrong; changes nothing
     #[command(after_long_help = "\
 Reads the state directory only: no daemon is needed or asked, nothing is written, locked or sent.
-It works on a copy, on a read-only one, and while a daemon runs. planning/doctor.md in the sources
-lists the codes. A call that was sent and has no answer noted is told as OUTCOME_UNKNOWN: it may have
-taken effect.
+It works on a copy, on a read-only one, and while a daemon runs. planning/doctor.md in the
+sources lists the codes. A call that was sent and has no answer noted is told as
+OUTCOME_UNKNOWN: it may have taken effect.
 
 Examples:
   evermux doctor

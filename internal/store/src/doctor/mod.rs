@@ -184,25 +184,36 @@ impl Report {
 /// # Errors
 /// The directory is none, a link, or cannot be listed.
 pub fn doctor(path: &Path, share: bool) -> Result<Report, StoreError> {
-    let mut seen = look(path)?;
-    let key = seen.key_in_force();
-    let mut moving = seen.moving;
-    let mut report = judge(seen);
+    let mut key = None;
+    let once = || {
+        let seen = look(path)?;
+        key = Some(seen.key_in_force());
+        let moving = seen.moving;
+        Ok((judge(seen), moving))
+    };
+    let mut report = agreed(once, || std::thread::sleep(PAUSE))?;
+    if let Some(key) = key.filter(|_| share) {
+        share::hide_names(&mut report, &key);
+    }
+    Ok(report)
+}
+
+/// Looks until nothing is found or two looks agree, and nothing moves under them.
+fn agreed(
+    mut look: impl FnMut() -> Result<(Report, bool), StoreError>,
+    pause: impl Fn(),
+) -> Result<Report, StoreError> {
+    let (mut report, mut moving) = look()?;
     for _ in 1..LOOKS {
         if report.healthy && !moving {
             break;
         }
-        std::thread::sleep(PAUSE);
+        pause();
         let before = report;
-        seen = look(path)?;
-        moving = seen.moving;
-        report = judge(seen);
+        (report, moving) = look()?;
         if report.is_same_as(&before) && !moving {
             break;
         }
-    }
-    if share {
-        share::hide_names(&mut report, &key);
     }
     Ok(report)
 }

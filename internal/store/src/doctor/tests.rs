@@ -319,6 +319,30 @@ fn the_words_are_those_of_the_page() {
     assert_eq!(rows, Code::ALL.len(), "the page has a code that does not exist");
 }
 
+/// A deletion is in the witness before its record is gone: what a second look does not find was a moment.
+#[test]
+fn what_a_second_look_does_not_find_is_not_told() {
+    let stale = || with_record(|record| record.generation.0 = 2);
+    let told = |looks: Vec<(Report, bool)>| {
+        let (mut looks, mut taken) = (looks.into_iter(), 0);
+        let report = agreed(
+            || {
+                taken += 1;
+                Ok(looks.next().unwrap())
+            },
+            || (),
+        );
+        (report.unwrap().healthy, taken)
+    };
+    let good = || judge(healthy());
+    assert_eq!(told(vec![(good(), false)]), (true, 1));
+    assert_eq!(told(vec![(stale(), false), (good(), false)]), (true, 2));
+    assert_eq!(told(vec![(stale(), false), (stale(), false)]), (false, 2));
+    assert_eq!(told(vec![(good(), true), (stale(), true), (good(), false)]), (true, 3));
+    // One that never comes to rest is told as it was last seen.
+    assert_eq!(told((0..LOOKS).map(|_| (stale(), true)).collect()), (false, LOOKS));
+}
+
 /// Path, mode, time of the last change, content.
 type Entry = (PathBuf, u32, (i64, i64), Vec<u8>);
 
