@@ -11,6 +11,7 @@
 mod asks;
 mod cli;
 mod crowd;
+mod doctor;
 mod field;
 mod input;
 mod kill;

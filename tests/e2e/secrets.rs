@@ -249,6 +249,9 @@ fn no_secret_is_written_down_anywhere() {
     ] {
         let _ = scene.run(arguments).success();
     }
+    for arguments in [&["doctor"][..], &["doctor", "--json"], &["doctor", "--json", "--share"]] {
+        assert!(matches!(scene.run(arguments).code, Some(0 | 1)));
+    }
     // The secret is where it has to be, or nothing above proved anything.
     let sent = scene.upstream.journal();
     let call = sent.iter().rev().find(|entry| entry.calls("counter")).unwrap();

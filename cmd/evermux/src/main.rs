@@ -17,7 +17,7 @@ use clap::Parser as _;
 use evermux_config::{PathFlags, Paths};
 
 use self::args::{Cli, Command, Global};
-use self::commands::{daemon, purge, status, stop, upgrade, upstreams};
+use self::commands::{daemon, doctor, purge, status, stop, upgrade, upstreams};
 use self::report::Failure;
 
 fn main() -> ExitCode {
@@ -44,6 +44,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::List { json } => upstreams::list(&paths, json),
         Command::Remove { name } => upstreams::remove(&paths, &name),
         Command::Purge { name, all: _ } => purge::purge(&paths, name.as_deref()),
+        Command::Doctor { json, share } => doctor::doctor(&paths, json, share),
         Command::Demo => demo::demo(),
     }
 }

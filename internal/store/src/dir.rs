@@ -55,17 +55,6 @@ impl StateDir {
         Ok(Self::assemble(root, records, quarantine, journal, warnings))
     }
 
-    /// As [`Self::open`], but changes nothing: what is missing or open to others is an error or a warning.
-    pub(crate) fn open_to_look(path: &Path) -> Result<Self, StoreError> {
-        let path = plain_path(path)?;
-        let mut warnings = Vec::new();
-        let root = look_at(AT_FDCWD, &path, path.clone(), &mut warnings)?;
-        let mut room =
-            |name: &str| look_at(root.handle().as_fd(), Path::new(name), path.join(name), &mut warnings);
-        let (records, quarantine, journal) = (room("records")?, room("quarantine")?, room("journal")?);
-        Ok(Self::assemble(root, records, quarantine, journal, warnings))
-    }
-
     fn assemble(root: Dir, records: Dir, quarantine: Dir, journal: Dir, warnings: Vec<String>) -> Self {
         let witness = Mutex::new(Witness::default());
         let inner =
@@ -133,7 +122,7 @@ pub fn ensure_private_dir(path: &Path) -> Result<Vec<String>, StoreError> {
 }
 
 /// Absolute, because the daemon changes to `/`; without a trailing slash, which would follow a symbolic link.
-fn plain_path(path: &Path) -> Result<PathBuf, StoreError> {
+pub(crate) fn plain_path(path: &Path) -> Result<PathBuf, StoreError> {
     let absolute =
         std::path::absolute(path).map_err(|source| StoreError::io("cannot make absolute:", path, source))?;
     Ok(absolute.components().collect())
@@ -165,22 +154,7 @@ fn open_private(
             warnings.push(format!("{} had mode {mode:04o}; it has 0700 now", full.display()));
         }
     }
-    Ok(Dir::new(full, handle))
-}
-
-fn look_at(
-    at: BorrowedFd<'_>,
-    name: &Path,
-    full: PathBuf,
-    warnings: &mut Vec<String>,
-) -> Result<Dir, StoreError> {
-    let handle = open_dir(at, name).map_err(|errno| refusal(&full, errno))?;
-    check_owner(&handle, &full)?;
-    let mode = mode_of(&handle, &full)?;
-    if mode & 0o077 != 0 {
-        warnings.push(format!("{} has mode {mode:04o} and is open to other users", full.display()));
-    }
-    Ok(Dir::new(full, handle))
+    Ok(Dir::new(full, handle, nix::unistd::geteuid().as_raw()))
 }
 
 fn open_own(at: BorrowedFd<'_>, name: &Path, full: &Path) -> Result<File, StoreError> {
@@ -197,7 +171,7 @@ fn open_own(at: BorrowedFd<'_>, name: &Path, full: &Path) -> Result<File, StoreE
     Ok(handle)
 }
 
-fn open_dir(at: BorrowedFd<'_>, name: &Path) -> Result<File, Errno> {
+pub(crate) fn open_dir(at: BorrowedFd<'_>, name: &Path) -> Result<File, Errno> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     openat(at, name, flags, Mode::empty()).map(File::from)
 }
@@ -223,7 +197,7 @@ fn mode_of(handle: &File, full: &Path) -> Result<u32, StoreError> {
 }
 
 /// Turns a failed open into the reason a user can act on.
-fn refusal(full: &Path, errno: Errno) -> StoreError {
+pub(crate) fn refusal(full: &Path, errno: Errno) -> StoreError {
     let Ok(meta) = std::fs::symlink_metadata(full) else {
         return StoreError::io("cannot open", full, errno);
     };

@@ -24,11 +24,17 @@ pub(crate) const PRIVATE_FILE: u32 = 0o600;
 pub(crate) struct Dir {
     path: PathBuf,
     handle: File,
+    /// Whose files are believed in it: this user's, or the owner's of a copy that is only looked at.
+    owner: u32,
 }
 
 impl Dir {
-    pub(crate) fn new(path: PathBuf, handle: File) -> Self {
-        Self { path, handle }
+    pub(crate) fn new(path: PathBuf, handle: File, owner: u32) -> Self {
+        Self { path, handle, owner }
+    }
+
+    pub(crate) fn owner(&self) -> u32 {
+        self.owner
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -50,15 +56,16 @@ impl Dir {
 
     /// The names in it, sorted; names that are not UTF-8 are not ours and are left out.
     pub(crate) fn names(&self) -> Result<Vec<String>, StoreError> {
-        let list = || -> io::Result<Vec<String>> {
-            let mut names = Vec::new();
-            for entry in std::fs::read_dir(&self.path)? {
-                names.extend(entry?.file_name().into_string().ok());
-            }
-            names.sort();
-            Ok(names)
-        };
-        list().map_err(|source| StoreError::io("cannot list", &self.path, source))
+        self.list().map_err(|source| StoreError::io("cannot list", &self.path, source))
+    }
+
+    pub(crate) fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            names.extend(entry?.file_name().into_string().ok());
+        }
+        names.sort();
+        Ok(names)
     }
 }
 
@@ -70,6 +77,41 @@ pub(crate) enum Refusal {
     Unsafe(&'static str),
     /// The system could not say (out of descriptors, a failing disk): nothing is known about the file.
     Io(io::Error),
+}
+
+/// What a file turned out to hold: all that a judgement about it needs.
+#[derive(Debug)]
+pub(crate) enum Content {
+    Missing,
+    /// It breaks this rule: what is in it must not be believed.
+    Unsafe(&'static str),
+    /// The system could not say: nothing is known about the file.
+    Unread(io::Error),
+    /// More than the limit.
+    TooLong,
+    Text(Vec<u8>),
+}
+
+impl From<Refusal> for Content {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Missing => Self::Missing,
+            Refusal::Unsafe(why) => Self::Unsafe(why),
+            Refusal::Io(error) => Self::Unread(error),
+        }
+    }
+}
+
+/// Reads `name` under the rules of [`open_checked`].
+pub(crate) fn read_checked(dir: &Dir, name: &str, limit: usize) -> Content {
+    match open_checked(dir, name, OFlag::O_RDONLY) {
+        Ok(file) => match read_capped(&file, limit) {
+            Ok(Some(text)) => Content::Text(text),
+            Ok(None) => Content::TooLong,
+            Err(error) => Content::Unread(error),
+        },
+        Err(refusal) => refusal.into(),
+    }
 }
 
 /// Opens `name` if it is a plain file of this user, closed to everybody else, and known by no other name.
@@ -94,17 +136,24 @@ pub(crate) fn open_own(dir: &Dir, name: &str, access: OFlag) -> Result<File, Ref
         Err(Errno::ENOENT) => return Err(Refusal::Missing),
         Err(Errno::ELOOP) => return Err(Refusal::Unsafe("a symbolic link")),
         Err(Errno::ENXIO | Errno::EISDIR | Errno::ENODEV) => return Err(Refusal::Unsafe("not a plain file")),
-        Err(Errno::EACCES) => return Err(Refusal::Unsafe("not readable by its user")),
+        // Of somebody else's copy it says something about us, and nothing about the file.
+        Err(Errno::EACCES) if is_this_user(dir.owner) => {
+            return Err(Refusal::Unsafe("not readable by its user"));
+        }
         Err(errno) => return Err(Refusal::Io(errno.into())),
     };
     let meta = file.metadata().map_err(Refusal::Io)?;
     if !meta.is_file() {
         Err(Refusal::Unsafe("not a plain file"))
-    } else if meta.uid() != nix::unistd::geteuid().as_raw() {
+    } else if meta.uid() != dir.owner {
         Err(Refusal::Unsafe("owned by another user"))
     } else {
         Ok(file)
     }
+}
+
+pub(crate) fn is_this_user(uid: u32) -> bool {
+    uid == nix::unistd::geteuid().as_raw()
 }
 
 /// Reads a whole file, or `None` if it is longer than `limit` bytes.

@@ -179,7 +179,7 @@ fn log_levels_json(levels: &BTreeMap<LinkNonce, String>) -> Json {
     Json::Object(levels.iter().map(|(link, level)| (link.to_string(), Json::Text(level.clone()))).collect())
 }
 
-fn state_word(state: HandshakeState) -> &'static str {
+pub(crate) fn state_word(state: HandshakeState) -> &'static str {
     match state {
         HandshakeState::Sent => "sent",
         HandshakeState::Answered => "answered",

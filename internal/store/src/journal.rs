@@ -21,7 +21,9 @@ use crate::dir::StateDir;
 use crate::error::StoreError;
 use crate::failpoint::failpoint;
 use crate::file::{Dir, Refusal, open_own, temp_for};
-use crate::journal_line::{Elsewhere, Fold, Line, parse_line, write_entry, write_kept, write_version};
+use crate::journal_line::{
+    Elsewhere, Fold, Line, parse_line, write_began, write_entry, write_kept, write_version,
+};
 
 /// Length in bytes at which a file is shortened to what is still needed. The caller of `append` waits for it:
 /// about 25 ms a megabyte on a busy machine (measured), so not more than one.
@@ -64,6 +66,8 @@ pub struct CallJournal {
     torn: bool,
     buffer: Vec<u8>,
     damage: JournalDamage,
+    /// Unix milliseconds: what the file holds from before is what others left.
+    began_ms: u64,
 }
 
 impl CallJournal {
@@ -84,8 +88,9 @@ impl CallJournal {
         let damage = found.damage;
         let fold = std::mem::take(&mut found.of_ended);
         let path = state.journal().join(&name);
-        let (file, length) = replace(state.journal(), &path, fold, &found.of_living.elsewhere(), now_ms)
-            .map_err(|source| StoreError::io("cannot write", &path, source))?;
+        let (file, length) =
+            replace(state.journal(), &path, fold, &found.of_living.elsewhere(), (now_ms, now_ms))
+                .map_err(|source| StoreError::io("cannot write", &path, source))?;
         failpoint("journal.before_unlink");
         found.unlink_ended(state.journal(), &name);
         let rotate_at = ROTATE_AT_BYTES.max(2 * length);
@@ -98,6 +103,7 @@ impl CallJournal {
             torn: false,
             buffer: Vec::new(),
             damage,
+            began_ms: now_ms,
         })
     }
 
@@ -109,8 +115,9 @@ impl CallJournal {
     pub fn open_beside(state: &StateDir, generation: Generation) -> Result<Self, StoreError> {
         let name = file_name(generation);
         let path = state.journal().join(&name);
+        let began_ms = unix_ms();
         let (file, length) =
-            replace(state.journal(), &path, Fold::default(), &Elsewhere::default(), unix_ms())
+            replace(state.journal(), &path, Fold::default(), &Elsewhere::default(), (began_ms, began_ms))
                 .map_err(|source| StoreError::io("cannot write", &path, source))?;
         let (state, damage) = (state.clone(), JournalDamage::default());
         Ok(Self {
@@ -122,6 +129,7 @@ impl CallJournal {
             torn: false,
             buffer: Vec::new(),
             damage,
+            began_ms,
         })
     }
 
@@ -264,7 +272,7 @@ impl CallJournal {
             tracing::warn!(damage = ?found.damage, "the call journal has parts that cannot be read");
         }
         let elsewhere = Found::in_others(dir, &self.name).map_err(io::Error::other)?;
-        replace(dir, &dir.join(&self.name), found.fold, &elsewhere, now_ms)
+        replace(dir, &dir.join(&self.name), found.fold, &elsewhere, (self.began_ms, now_ms))
     }
 }
 
@@ -275,12 +283,13 @@ fn replace(
     path: &Path,
     fold: Fold,
     elsewhere: &Elsewhere,
-    now_ms: u64,
+    (began_ms, now_ms): (u64, u64),
 ) -> io::Result<(File, u64)> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut text = Vec::new();
     let answers = fold.answers(now_ms);
     write_version(&mut text);
+    write_began(began_ms, &mut text);
     fold.settled().write(elsewhere, &mut text);
     write_kept(&fold.survivors(now_ms), &answers, &mut text);
     let mut temp = temp_for(dir, name, true)?;
@@ -386,7 +395,7 @@ impl Found {
     }
 }
 
-fn read_lines(
+pub(crate) fn read_lines(
     mut lines: impl BufRead,
     damage: &mut JournalDamage,
     mut add: impl FnMut(JournalEntry),
@@ -397,11 +406,15 @@ fn read_lines(
         let meaning = if ended { parse_line(&line) } else { Line::Broken };
         match meaning {
             Line::Entry(entry) => add(entry),
-            Line::Version | Line::Unknown => {}
+            Line::Version | Line::Began(_) | Line::Unknown => {}
             Line::OtherVersion => return Err(io::Error::other("written by another version")),
             Line::Broken if !ended => damage.torn_tails += 1,
             Line::Broken if line.is_empty() => {}
             Line::Broken => damage.broken_lines += 1,
+        }
+        if !ended {
+            // The end of the file as it was: a live process may have added the rest of this very line by now.
+            break;
         }
         line.clear();
     }
@@ -413,6 +426,15 @@ pub(crate) fn read_text(text: &[u8]) -> io::Result<(Fold, JournalDamage)> {
     let (mut fold, mut damage) = (Fold::default(), JournalDamage::default());
     read_lines(text, &mut damage, |entry| fold.add(entry))?;
     Ok((fold, damage))
+}
+
+/// When the process began whose file has this text (Unix milliseconds); `None` in a file of an older build.
+pub(crate) fn began_of(text: &[u8]) -> Option<u64> {
+    let mut head = text.split(|byte| *byte == b'\n').take(2);
+    head.find_map(|line| match parse_line(line) {
+        Line::Began(at_ms) => Some(at_ms),
+        _ => None,
+    })
 }
 
 fn refusal_to_io(refusal: Refusal) -> io::Error {
@@ -427,11 +449,11 @@ fn file_name(generation: Generation) -> String {
     format!("calls-{}.log", generation.0)
 }
 
-fn generation_of(name: &str) -> Option<u64> {
+pub(crate) fn generation_of(name: &str) -> Option<u64> {
     name.strip_prefix("calls-")?.strip_suffix(".log")?.parse().ok()
 }
 
-fn unix_ms() -> u64 {
+pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

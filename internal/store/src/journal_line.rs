@@ -49,6 +49,13 @@ pub(crate) fn write_version(out: &mut Vec<u8>) {
     seal_line(start, out);
 }
 
+/// Adds the line that says when the file's process began, ended: calls sent before it are those of others.
+pub(crate) fn write_began(at_ms: u64, out: &mut Vec<u8>) {
+    let start = out.len();
+    let _infallible = write!(out, "B {at_ms}");
+    seal_line(start, out);
+}
+
 pub(crate) fn seal_line(start: usize, out: &mut Vec<u8>) {
     let check = blake3::hash(out.get(start..).unwrap_or_default()).to_hex();
     out.push(b' ');
@@ -62,6 +69,8 @@ pub(crate) enum Line {
     Version,
     /// The file is of a version that this one cannot read.
     OtherVersion,
+    /// When the process began whose file this is (Unix milliseconds).
+    Began(u64),
     Entry(JournalEntry),
     /// Whole, but of a kind that this version does not know.
     Unknown,
@@ -83,6 +92,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Line {
         "A" => parse_pair(rest).map(|(link, seq)| JournalEntry::Acked { link, seq: Seq(seq) }),
         "R" => parse_answered(rest),
         "V" => return Line::OtherVersion,
+        "B" => return rest.parse().map_or(Line::Broken, Line::Began),
         "E" => rest.parse().ok().map(|link| JournalEntry::LinkEnded { link }),
         _ => return Line::Unknown,
     };

@@ -7,19 +7,18 @@ use std::fmt;
 use std::io::Write;
 
 use evermux_core::names::Digest;
-use nix::fcntl::OFlag;
 
 use crate::dir::StateDir;
 use crate::error::StoreError;
 use crate::failpoint::failpoint;
-use crate::file::{Refusal, open_checked, read_capped, temp_for};
+use crate::file::{Content, read_checked, temp_for};
 use crate::quarantine::QuarantineReason;
 
-const KEY_NAME: &str = "key";
-const TOKEN_NAME: &str = "http-token";
+pub(crate) const KEY_NAME: &str = "key";
+pub(crate) const TOKEN_NAME: &str = "http-token";
 const KEY_BYTES: usize = 32;
-/// Longest token that is accepted from the file; ours have 64 hex digits.
-const TOKEN_LIMIT_BYTES: usize = 1024;
+/// Longest secret that is accepted from a file; our tokens have 64 hex digits.
+pub(crate) const SECRET_LIMIT_BYTES: usize = 1024;
 
 /// The per-install key. Its bytes are never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -120,11 +119,6 @@ impl StateDir {
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Looks at the key without changing anything.
-    pub(crate) fn look_at_key(&self) -> Result<Secret, StoreError> {
-        self.read_secret(KEY_NAME, is_key)
-    }
-
     fn secret(
         &self,
         name: &str,
@@ -151,16 +145,8 @@ impl StateDir {
     }
 
     fn read_secret(&self, name: &str, is_good: fn(&[u8]) -> bool) -> Result<Secret, StoreError> {
-        let io = |source| StoreError::io("cannot read", &self.root().join(name), source);
-        match open_checked(self.root(), name, OFlag::O_RDONLY) {
-            Ok(file) => Ok(match read_capped(&file, TOKEN_LIMIT_BYTES).map_err(io)? {
-                Some(bytes) if is_good(&bytes) => Secret::Good(bytes),
-                _ => Secret::Damaged("wrong size or content"),
-            }),
-            Err(Refusal::Missing) => Ok(Secret::Missing),
-            Err(Refusal::Unsafe(why)) => Ok(Secret::Damaged(why)),
-            Err(Refusal::Io(source)) => Err(io(source)),
-        }
+        judge_secret(read_checked(self.root(), name, SECRET_LIMIT_BYTES), is_good)
+            .map_err(|source| StoreError::io("cannot read", &self.root().join(name), source))
     }
 
     /// Puts a new secret in place, synced. `false`: somebody else did so first.
@@ -180,16 +166,27 @@ impl StateDir {
     }
 }
 
-fn is_key(bytes: &[u8]) -> bool {
+/// Judges a secret's file by what was found there.
+pub(crate) fn judge_secret(content: Content, is_good: fn(&[u8]) -> bool) -> Result<Secret, std::io::Error> {
+    Ok(match content {
+        Content::Text(bytes) if is_good(&bytes) => Secret::Good(bytes),
+        Content::Text(_) | Content::TooLong => Secret::Damaged("wrong size or content"),
+        Content::Missing => Secret::Missing,
+        Content::Unsafe(why) => Secret::Damaged(why),
+        Content::Unread(error) => return Err(error),
+    })
+}
+
+pub(crate) fn is_key(bytes: &[u8]) -> bool {
     bytes.len() == KEY_BYTES
 }
 
-fn is_token(bytes: &[u8]) -> bool {
+pub(crate) fn is_token(bytes: &[u8]) -> bool {
     let text = bytes.trim_ascii();
     text.len() >= 32 && text.iter().all(u8::is_ascii_graphic)
 }
 
-fn random_bytes() -> Result<[u8; KEY_BYTES], std::io::Error> {
+pub(crate) fn random_bytes() -> Result<[u8; KEY_BYTES], std::io::Error> {
     let mut bytes = [0; KEY_BYTES];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
     Ok(bytes)

@@ -10,11 +10,11 @@
 #[doc(hidden)]
 pub mod bare;
 mod dir;
+mod doctor;
 mod error;
 mod failpoint;
 mod file;
 mod format;
-mod inspect;
 mod jcs;
 mod journal;
 mod journal_line;
@@ -29,10 +29,10 @@ mod testing;
 mod witness;
 
 pub use dir::{StateDir, ensure_private_dir};
+pub use doctor::{Code, Finding, Life, Operation, Report, SessionSeen, Severity, doctor};
 pub use error::{LockError, StoreError};
 pub use failpoint::{FAILPOINT_ENV, failpoint, is_armed};
 pub use format::RECORD_VERSIONS;
-pub use inspect::{Inspection, KeyState, inspect};
 pub use journal::{CallJournal, JournalDamage, Left};
 pub use key::{Key, KeyLoad};
 pub use lock::DaemonLock;

@@ -15,7 +15,7 @@ use crate::dir::StateDir;
 use crate::error::{LockError, StoreError};
 use crate::file::PRIVATE_FILE;
 
-const LOCK_NAME: &str = "lock";
+pub(crate) const LOCK_NAME: &str = "lock";
 
 /// How often the lock file may be replaced under us while we open it before that is called an error.
 const REOPEN_TRIES: usize = 8;

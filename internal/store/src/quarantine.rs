@@ -34,6 +34,17 @@ pub enum QuarantineReason {
 }
 
 impl QuarantineReason {
+    /// All of them.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::RecordUnsafe,
+        Self::RecordUnreadable,
+        Self::RecordDigestMismatch,
+        Self::ForeignKey,
+        Self::StaleEpoch,
+        Self::Poison,
+        Self::SecretUnusable,
+    ];
+
     /// The stable code.
     pub fn code(self) -> &'static str {
         match self {
@@ -58,6 +69,12 @@ impl AsRef<str> for QuarantineReason {
     fn as_ref(&self) -> &str {
         self.code()
     }
+}
+
+/// The old name and the reason that a name in `quarantine/` tells.
+pub(crate) fn parse_aside(name: &str) -> Option<(&str, &str)> {
+    let (rest, _number) = name.rsplit_once('.')?;
+    rest.rsplit_once('.')
 }
 
 impl StateDir {
@@ -101,8 +118,7 @@ impl StateDir {
     /// If the directory cannot be listed.
     pub fn quarantined_sessions(&self) -> Result<Vec<(UpstreamName, Trajectory, String)>, StoreError> {
         let session_of = |name: String| {
-            let (rest, _number) = name.rsplit_once('.')?;
-            let (record, reason) = rest.rsplit_once('.')?;
+            let (record, reason) = parse_aside(&name)?;
             let (upstream, trajectory) = parse_file_name(record)?;
             Some((upstream, trajectory, reason.to_owned()))
         };

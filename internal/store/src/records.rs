@@ -5,17 +5,16 @@ use std::io::{self, Write};
 use evermux_core::names::{Trajectory, UpstreamName};
 use evermux_core::record::{Record, Sync};
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::dir::StateDir;
 use crate::error::StoreError;
 use crate::failpoint::{self, failpoint};
-use crate::file::{Refusal, is_temp_name, open_checked, read_capped, sweep_temps, temp_for};
+use crate::file::{Content, is_temp_name, read_checked, sweep_temps, temp_for};
 use crate::format::{Decoded, decode, encode, parse_file_name, record_file_name};
 use crate::key::Key;
 use crate::quarantine::QuarantineReason;
-use crate::witness::Witness;
+use crate::witness::{Known, Witness};
 
 /// Longest record file that is written or read, in bytes.
 pub const RECORD_LIMIT_BYTES: usize = 1 << 20;
@@ -60,6 +59,31 @@ pub(crate) enum Verdict {
     Unread(io::Error),
 }
 
+/// Judges the file called `name` by what was found there. The one judgement: of a start, which then acts on it, and
+/// of a look that changes nothing.
+pub(crate) fn judge(name: &str, content: Content, key: &Key, known: &Known) -> Verdict {
+    let text = match content {
+        Content::Text(text) => text,
+        Content::TooLong => return Verdict::Bad(QuarantineReason::RecordUnreadable, "too long".into()),
+        Content::Unsafe(rule) => return Verdict::Bad(QuarantineReason::RecordUnsafe, rule.to_owned()),
+        Content::Missing => return Verdict::Unread(io::ErrorKind::NotFound.into()),
+        Content::Unread(error) => return Verdict::Unread(error),
+    };
+    match decode(name, &text, key) {
+        Decoded::Newer => Verdict::Newer,
+        Decoded::Bad(reason, remark) => Verdict::Bad(reason, remark),
+        Decoded::Record(record) if known.is_stale(&record) => {
+            Verdict::Bad(QuarantineReason::StaleEpoch, "a newer one was written, or it was deleted".into())
+        }
+        Decoded::Record(record) => Verdict::Good(record),
+    }
+}
+
+/// Whether a name in `records/` could be a record's; temporary files are nobody's.
+pub(crate) fn is_record_name(name: &str) -> bool {
+    name.ends_with(".json") && !is_temp_name(name)
+}
+
 impl StateDir {
     /// Loads every record, moves those that must not be used to `quarantine/`, removes what killed processes left
     /// half written, and shortens the witness. Call it under the daemon lock, before [`StateDir::grant_generation`].
@@ -94,36 +118,14 @@ impl StateDir {
         Ok(loaded)
     }
 
-    /// Every name in `records/` that could be one; temporary files are nobody's record.
-    pub(crate) fn record_names(&self) -> Result<Vec<String>, StoreError> {
+    fn record_names(&self) -> Result<Vec<String>, StoreError> {
         let mut names = self.records().names()?;
-        names.retain(|name| name.ends_with(".json") && !is_temp_name(name));
+        names.retain(|name| is_record_name(name));
         Ok(names)
     }
 
-    pub(crate) fn examine(&self, name: &str, key: &Key, witness: &Witness) -> Verdict {
-        let file = match open_checked(self.records(), name, OFlag::O_RDONLY) {
-            Ok(file) => file,
-            Err(Refusal::Unsafe(rule)) => {
-                return Verdict::Bad(QuarantineReason::RecordUnsafe, rule.to_owned());
-            }
-            Err(Refusal::Missing) => return Verdict::Unread(io::ErrorKind::NotFound.into()),
-            Err(Refusal::Io(error)) => return Verdict::Unread(error),
-        };
-        let text = match read_capped(&file, RECORD_LIMIT_BYTES) {
-            Ok(Some(text)) => text,
-            Ok(None) => return Verdict::Bad(QuarantineReason::RecordUnreadable, "too long".into()),
-            Err(error) => return Verdict::Unread(error),
-        };
-        match decode(name, &text, key) {
-            Decoded::Newer => Verdict::Newer,
-            Decoded::Bad(reason, remark) => Verdict::Bad(reason, remark),
-            Decoded::Record(record) if witness.is_stale(&record) => Verdict::Bad(
-                QuarantineReason::StaleEpoch,
-                "a newer one was written, or it was deleted".into(),
-            ),
-            Decoded::Record(record) => Verdict::Good(record),
-        }
+    fn examine(&self, name: &str, key: &Key, witness: &Witness) -> Verdict {
+        judge(name, read_checked(self.records(), name, RECORD_LIMIT_BYTES), key, witness.known())
     }
 
     fn put_aside(&self, file: String, reason: QuarantineReason, remark: &str) -> Quarantined {

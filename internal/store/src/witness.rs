@@ -25,7 +25,7 @@ use crate::jcs::{INTEGER_LIMIT, Json};
 use crate::lock::DaemonLock;
 use crate::quarantine::QuarantineReason;
 
-const NAME: &str = "attach";
+pub(crate) const NAME: &str = "attach";
 
 /// Length in bytes from which the file is rewritten even in a process that never starts cold (a long chain of
 /// takeovers).
@@ -56,7 +56,7 @@ enum Line {
 
 /// The lines, folded.
 #[derive(Debug, Default)]
-struct Known {
+pub(crate) struct Known {
     written: HashMap<Trajectory, Written>,
     /// With the order in which they were deleted, to forget the oldest first.
     deleted: HashMap<Trajectory, u64>,
@@ -78,7 +78,47 @@ pub(crate) struct Witness {
     distrusted: bool,
 }
 
+/// What of a text could not be read.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    /// Lines that say nothing.
+    pub(crate) lines: u32,
+    /// The last one has no end, and says nothing either: its write was never reported done.
+    pub(crate) torn: bool,
+}
+
 impl Known {
+    /// Adds what a file says.
+    pub(crate) fn take_in(&mut self, text: &[u8]) -> Unreadable {
+        let mut unreadable = Unreadable::default();
+        let mut lines = text.split(|byte| *byte == b'\n').peekable();
+        while let Some(line) = lines.next() {
+            // A torn last line may still be whole but for its line end, and then it counts.
+            let is_last = lines.peek().is_none();
+            match Line::decode(line) {
+                Some(line) => self.fold(line),
+                None if line.is_empty() => {}
+                None if is_last => unreadable.torn = true,
+                None => unreadable.lines += 1,
+            }
+        }
+        unreadable
+    }
+
+    /// Whether a record is older than what is known, so must not be used.
+    pub(crate) fn is_stale(&self, record: &Record) -> bool {
+        let Some(known) = self.written.get(&record.trajectory) else {
+            return self.is_deleted(record.trajectory);
+        };
+        // Ids start afresh with a new session, so the block counts within one handshake only.
+        record.generation < known.generation
+            || (record.handshake, record.ids_reserved_until) < (known.handshake, known.reserved_until)
+    }
+
+    pub(crate) fn is_deleted(&self, trajectory: Trajectory) -> bool {
+        self.deleted.contains_key(&trajectory)
+    }
+
     fn fold(&mut self, line: Line) {
         self.lines += 1;
         match line {
@@ -179,20 +219,11 @@ fn check_of(members: &BTreeMap<String, Json>) -> String {
 impl Witness {
     /// Reads the file if this process has not, or if another process has added to it.
     pub(crate) fn refresh(&mut self, state: &StateDir) -> Result<(), StoreError> {
-        self.refresh_from(state, true)
-    }
-
-    /// As [`Self::refresh`], without moving a file that cannot be trusted out of the way.
-    pub(crate) fn look(&mut self, state: &StateDir) -> Result<(), StoreError> {
-        self.refresh_from(state, false)
-    }
-
-    fn refresh_from(&mut self, state: &StateDir, may_move: bool) -> Result<(), StoreError> {
         let dir = state.journal();
         let file = match open_checked(dir, NAME, OFlag::O_RDONLY) {
             Ok(file) => file,
             Err(Refusal::Missing) => return self.take_in(dir, None),
-            Err(Refusal::Unsafe(why)) if may_move => {
+            Err(Refusal::Unsafe(why)) => {
                 let moved = state.move_to_quarantine(dir, NAME, QuarantineReason::RecordUnsafe.code())?;
                 tracing::warn!(
                     why,
@@ -201,7 +232,6 @@ impl Witness {
                 );
                 return self.take_in(dir, None);
             }
-            Err(Refusal::Unsafe(why)) => return Err(StoreError::UnsafeFile { path: dir.join(NAME), why }),
             Err(Refusal::Io(source)) => return Err(StoreError::io("cannot open", &dir.join(NAME), source)),
         };
         self.take_in(dir, Some(file))
@@ -224,33 +254,24 @@ impl Witness {
         io::Read::read_to_end(&mut file, &mut bytes).map_err(io)?;
         self.torn_tail = bytes.last().is_some_and(|last| *last != b'\n');
         self.length = Some(bytes.len() as u64);
-        let mut damaged = 0u32;
-        // A torn last line belongs to a write that was never reported done; it may still be whole but for its
-        // line end, and then it counts.
-        for text in bytes.split(|byte| *byte == b'\n').filter(|text| !text.is_empty()) {
-            match Line::decode(text) {
-                Some(line) => self.known.fold(line),
-                None => damaged += 1,
-            }
-        }
-        if damaged > 0 {
-            tracing::warn!(damaged, "the attach journal has lines that cannot be read; they are ignored");
+        let unreadable = self.known.take_in(&bytes);
+        if unreadable != Unreadable::default() {
+            tracing::warn!(?unreadable, "the attach journal has lines that cannot be read; they are ignored");
         }
         Ok(())
     }
 
-    /// Whether a record is older than what is known, so must not be used.
+    /// What the lines say.
+    pub(crate) fn known(&self) -> &Known {
+        &self.known
+    }
+
     pub(crate) fn is_stale(&self, record: &Record) -> bool {
-        let Some(known) = self.known.written.get(&record.trajectory) else {
-            return self.is_deleted(record.trajectory);
-        };
-        // Ids start afresh with a new session, so the block counts within one handshake only.
-        record.generation < known.generation
-            || (record.handshake, record.ids_reserved_until) < (known.handshake, known.reserved_until)
+        self.known.is_stale(record)
     }
 
     pub(crate) fn is_deleted(&self, trajectory: Trajectory) -> bool {
-        self.known.deleted.contains_key(&trajectory)
+        self.known.is_deleted(trajectory)
     }
 
     pub(crate) fn note_written(&mut self, state: &StateDir, record: &Record) -> Result<(), StoreError> {

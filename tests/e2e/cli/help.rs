@@ -18,7 +18,7 @@ fn help_of(arguments: &[&str]) -> String {
 fn every_command_says_what_it_does() {
     insta::assert_snapshot!("evermux", help_of(&[]));
     for command in
-        ["connect", "daemon", "upgrade", "status", "stop", "add", "list", "remove", "purge", "demo"]
+        ["connect", "daemon", "upgrade", "status", "stop", "add", "list", "remove", "purge", "doctor", "demo"]
     {
         insta::assert_snapshot!(format!("evermux-{command}"), help_of(&[command]));
     }

@@ -1,6 +1,7 @@
 //! The commands that talk to a daemon or edit the config, and end.
 
 pub(crate) mod daemon;
+pub(crate) mod doctor;
 pub(crate) mod purge;
 pub(crate) mod status;
 pub(crate) mod stop;

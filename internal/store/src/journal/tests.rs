@@ -12,6 +12,8 @@ use crate::journal_line::FORGET_AFTER_MS;
 use crate::testing::Home;
 
 const NOW: u64 = 1_764_000_000_000;
+/// Lines before the first entry of a file: its version, and when its process began.
+const HEAD: usize = 2;
 
 fn sent(link: u128, seq: Option<u64>, wire: u64) -> JournalEntry {
     JournalEntry::Sent {
@@ -98,6 +100,37 @@ fn forgets_what_cannot_be_repeated() {
     assert_eq!(wires(&load(&home).0), [2], "settled, but its number may be repeated");
 }
 
+#[test]
+fn when_its_process_began_stays_over_a_rotation() {
+    let home = Home::new();
+    let mut journal = open(&home, 1);
+    journal.append(&[sent(1, Some(1), 1)]).unwrap();
+    journal.rotate(NOW + 5);
+    let began = |name: &str| began_of(&fs::read(home.root().join("journal").join(name)).unwrap());
+    assert_eq!(began("calls-1.log"), Some(NOW));
+    drop(journal);
+    drop(CallJournal::open_at(&home.reopen(), Generation(2), NOW + 9).unwrap());
+    assert_eq!(began("calls-2.log"), Some(NOW + 9));
+    assert_eq!(began_of(b"V 1 b9485460\n"), None);
+}
+
+/// A file that grows while it is read: what comes behind its end as it was is half a line, and no damage.
+#[test]
+fn a_line_that_is_being_written_is_no_damage() {
+    struct Growing(Vec<&'static [u8]>);
+    impl io::Read for Growing {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let Some(part) = self.0.pop() else { return Ok(0) };
+            buffer[..part.len()].copy_from_slice(part);
+            Ok(part.len())
+        }
+    }
+    let mut damage = JournalDamage::default();
+    let growing = Growing(vec![b"lf a line\n", b"", b"V 1 b9485460\nS ha"]);
+    read_lines(BufReader::new(growing), &mut damage, |_| ()).unwrap();
+    assert_eq!(damage, JournalDamage { torn_tails: 1, ..JournalDamage::default() });
+}
+
 fn answer(link: u128, seq: Option<u64>, ask: u128) -> JournalledAnswer {
     JournalledAnswer {
         link: LinkNonce(link),
@@ -152,7 +185,7 @@ fn a_cut_anywhere_leaves_a_prefix() {
         fs::write(&path, &whole[..end]).unwrap();
         let lines = whole[..end].iter().filter(|byte| **byte == b'\n').count();
         let mut naive = Naive::default();
-        entries[..lines.saturating_sub(1)].iter().for_each(|entry| naive.add(entry));
+        entries[..lines.saturating_sub(HEAD)].iter().for_each(|entry| naive.add(entry));
         let (calls, damage) = load(&home);
         assert_eq!(calls, naive.survivors(), "cut at {end}");
         assert_eq!(damage.broken_lines + damage.unusable_files, 0);
@@ -428,6 +461,7 @@ fn worked_example_of_the_format_page() {
     let page = fs::read_to_string(page).unwrap();
     let mut text = Vec::new();
     crate::journal_line::write_version(&mut text);
+    write_began(NOW, &mut text);
     let end = JournalEntry::LinkEnded { link: LinkNonce(1) };
     for entry in
         [sent(1, Some(10), 100), sent(1, None, 101), cursor(100, "ev 1"), settled(100), acked(1, 11), end]
@@ -508,7 +542,7 @@ fn what_links_said_elsewhere_lasts_as_long_as_the_other_file() {
     let third = open(&home, 3);
     assert_eq!(wires(&load(&home).0), [3], "after a cold start");
     let text = fs::read_to_string(home.root().join("journal/calls-3.log")).unwrap();
-    assert_eq!(text.lines().count(), 4, "nothing is kept of what is in no other file: {text}");
+    assert_eq!(text.lines().count(), HEAD + 3, "nothing is kept of what is in no other file: {text}");
     drop(old);
     let mut third = third;
     let left = third.absorb_at(Generation(1), NOW);

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
 
 use evermux_core::names::{Generation, Handshake};
 
@@ -283,40 +282,6 @@ fn what_cannot_be_moved_is_ignored_where_it_is() {
     assert_eq!(loaded.records, vec![sample(2)]);
     assert_eq!(loaded.quarantined[0].moved_to, None);
     assert!(path.exists());
-}
-
-fn contents(root: &Path) -> Vec<(std::path::PathBuf, u32, Vec<u8>)> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(root).unwrap() {
-        let path = entry.unwrap().path();
-        let mode = fs::metadata(&path).unwrap().mode();
-        if path.is_dir() {
-            found.extend(contents(&path));
-            found.push((path, mode, Vec::new()));
-        } else {
-            let bytes = fs::read(&path).unwrap();
-            found.push((path, mode, bytes));
-        }
-    }
-    found.sort();
-    found
-}
-
-#[test]
-fn looking_changes_nothing_and_judges_the_same() {
-    let (home, path) = home_with_two();
-    fs::write(&path, "torn").unwrap();
-    fs::write(home.root().join("records/.x.tmp"), "half").unwrap();
-    fs::set_permissions(home.root().join("journal"), fs::Permissions::from_mode(0o755)).unwrap();
-    let before = contents(home.root());
-    let seen = crate::inspect(home.root()).unwrap();
-    assert_eq!(contents(home.root()), before);
-    assert_eq!(seen.key, crate::KeyState::Good);
-    assert_eq!(seen.records.records, vec![sample(2)]);
-    assert_eq!(reasons(&seen.records), vec![QuarantineReason::RecordUnreadable]);
-    assert_eq!((seen.warnings.len(), seen.leftovers.len()), (1, 1));
-    assert!(crate::inspect(&home.temp.path().join("none")).is_err());
-    assert!(!home.temp.path().join("none").exists());
 }
 
 #[test]
