@@ -523,6 +523,7 @@ pub(crate) fn policies(config: &Config) -> Vec<Policy> {
         annotate: upstream.annotate,
         refreshable: credentials::is_refreshable(upstream),
         identity_from_config: upstream.env_vars().is_empty(),
+        handles: Vec::new(),
     };
     config.upstreams.iter().map(policy).collect()
 }

@@ -149,6 +149,7 @@ pub fn policy(name: &str) -> Policy {
         annotate: false,
         refreshable: false,
         identity_from_config: false,
+        handles: Vec::new(),
     }
 }
 

@@ -1,0 +1,3 @@
+//! Values in results that belong to the session that made them.
+
+pub mod rule;
