@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_wire::Message;
 
+use crate::handles::HandleNews;
 use crate::handles::rule::HandleRule;
 use crate::handover::{Forwarded, Manifest, ReleasedStream};
 use crate::names::{Digest, Generation, Handshake, Seq, SessionId, Trajectory, UpstreamName, WireId};
@@ -318,6 +319,8 @@ pub enum Input {
         /// Its id towards the upstream.
         wire: WireId,
     },
+    /// An answer that came to a process which drains has changed what handles there are.
+    HandlesChanged(Box<HandleNews>),
     /// A process that drains passed on news of a session.
     Forwarded(Box<Forwarded>),
     /// A process that drained is gone, which is proven; what its journal says of it.

@@ -441,6 +441,7 @@ impl Reactor {
             }
             Output::Released(stream) => self.parts.neighbours.feed.tell(Line::released(&stream)),
             Output::Forward(news) => self.parts.neighbours.feed.tell(Line::forwarded(&news)),
+            Output::HandlesChanged(news) => self.parts.neighbours.feed.tell(Line::handles(&news)),
             Output::CallOver { trajectory, handshake, wire } => {
                 self.parts.neighbours.feed.tell(Line::call_over(trajectory, handshake, wire));
             }
@@ -549,6 +550,9 @@ fn write_note(note: &Note) {
         }
         Note::Trouble { upstream, what, retry_ms } => {
             tracing::warn!(%upstream, what, retry_ms, "the upstream cannot be used");
+        }
+        Note::Unrouted { upstream, why } => {
+            tracing::warn!(%upstream, why, "a call with a handle was not routed")
         }
         Note::Dropped(what) => tracing::debug!(what, "dropped"),
     }

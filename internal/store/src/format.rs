@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use evermux_core::handles::Handle;
 use evermux_core::names::{
     Continuation, Digest, Generation, Handshake, LinkNonce, SessionId, Trajectory, UpstreamName,
 };
@@ -12,7 +13,7 @@ use evermux_core::record::{Fingerprint, HandshakeState, Learned, Record};
 use serde::Deserialize;
 
 use crate::error::StoreError;
-use crate::jcs::{Json, in_canonical_order, write_text};
+use crate::jcs::{INTEGER_LIMIT, Json, in_canonical_order, write_text};
 use crate::key::Key;
 use crate::quarantine::QuarantineReason;
 
@@ -21,7 +22,7 @@ pub(crate) const MAJOR: u64 = 1;
 /// The versions of records that this build reads and writes (both ends included).
 pub const RECORD_VERSIONS: (u32, u32) = (1, 1);
 /// Says which fields to expect; readers accept any.
-pub(crate) const MINOR: u64 = 0;
+pub(crate) const MINOR: u64 = 1;
 
 /// Domain of the digest over a record.
 const RECORD_CLASS: &str = "store/record";
@@ -145,6 +146,7 @@ fn members_of(record: &Record) -> Result<BTreeMap<String, Json>, StoreError> {
         ("get_cursor", optional(record.get_cursor.clone())),
         ("subscriptions", subscriptions_json(&record.subscriptions)),
         ("log_levels", log_levels_json(&record.log_levels)),
+        ("handles", handles_json(&record.handles)?),
         ("owner", optional(record.owner.map(|owner| owner.to_string()))),
         ("learned", learned_json(&record.learned)),
         ("created_ms", number("created_ms", record.created_ms)?),
@@ -177,6 +179,24 @@ fn subscriptions_json(subscriptions: &BTreeMap<String, Vec<LinkNonce>>) -> Json 
 
 fn log_levels_json(levels: &BTreeMap<LinkNonce, String>) -> Json {
     Json::Object(levels.iter().map(|(link, level)| (link.to_string(), Json::Text(level.clone()))).collect())
+}
+
+/// Since minor version 1.
+fn handles_json(handles: &[Handle]) -> Result<Json, StoreError> {
+    let number = |value: u64| Json::unsigned(value).ok_or_else(|| unencodable("handles"));
+    let one = |handle: &Handle| {
+        let links = handle.known_to.iter().map(|link| Json::Text(link.to_string())).collect();
+        let members = [
+            ("value", Json::Text(handle.value.to_string())),
+            ("handshake", number(handle.handshake.0.into())?),
+            // A time far beyond what the format can say is as good as any other such time.
+            ("expires_ms", number(handle.expires_ms.min(INTEGER_LIMIT - 1))?),
+            ("tool", handle.tool.map_or(Json::Null, |tool| Json::Text(tool.to_string()))),
+            ("known_to", Json::List(links)),
+        ];
+        Ok(Json::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
+    };
+    handles.iter().map(one).collect::<Result<_, _>>().map(Json::List)
 }
 
 fn state_word(state: HandshakeState) -> &'static str {
@@ -281,6 +301,7 @@ fn record_from(mut members: Members) -> Result<Record, Malformed> {
         subscriptions: take_subscriptions(from)?,
         log_levels: take_log_levels(from)?,
         owner: take_optional_name::<LinkNonce>(from, "owner")?,
+        handles: take_handles(from)?,
         learned,
         created_ms: take_number(from, "created_ms")?,
         used_ms: take_number(from, "used_ms")?,
@@ -325,6 +346,26 @@ fn nonce_of(value: &Json) -> Option<LinkNonce> {
         Json::Text(text) => text.parse().ok(),
         _ => None,
     }
+}
+
+fn take_handles(from: &mut Members) -> Result<Vec<Handle>, Malformed> {
+    let all = match from.remove("handles") {
+        None => return Ok(Vec::new()),
+        Some(Json::List(all)) => all,
+        Some(_) => return Err(Malformed("handles")),
+    };
+    let one = |value: Json| {
+        let Json::Object(mut members) = value else { return None };
+        let Some(Json::List(links)) = members.remove("known_to") else { return None };
+        Some(Handle {
+            value: take_name(&mut members, "value").ok()?,
+            handshake: Handshake(u32::try_from(take_number(&mut members, "handshake").ok()?).ok()?),
+            expires_ms: take_number(&mut members, "expires_ms").ok()?,
+            tool: take_optional_name(&mut members, "tool").ok()?,
+            known_to: links.iter().map(nonce_of).collect::<Option<_>>()?,
+        })
+    };
+    all.into_iter().map(one).collect::<Option<_>>().ok_or(Malformed("handles"))
 }
 
 fn take_log_levels(from: &mut Members) -> Result<BTreeMap<LinkNonce, String>, Malformed> {

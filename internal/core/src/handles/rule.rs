@@ -65,3 +65,57 @@ impl Scalar {
         }
     }
 }
+
+impl HandleRule {
+    /// `None`: the tool is not known, and may be any.
+    pub(crate) fn is_born_in(&self, tool: Option<&str>) -> bool {
+        tool.is_none_or(|tool| self.born_in.contains(tool))
+    }
+
+    pub(crate) fn is_used_in(&self, tool: Option<&str>) -> bool {
+        tool.is_some_and(|tool| self.used_in.contains(tool))
+    }
+
+    /// The handle that a result bears, and until when it counts.
+    pub(crate) fn born(&self, result: &[u8], wall_ms: u64) -> Option<(String, u64)> {
+        if !self.born_when.iter().all(|condition| condition.holds(result)) {
+            return None;
+        }
+        let value = value_of(pointer::at(result, &self.born_at)?)?;
+        let said = self.expires_at.as_deref().and_then(|at| moment(pointer::at(result, at)?));
+        let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        Some((value, said.unwrap_or_else(|| wall_ms.saturating_add(ttl))))
+    }
+
+    /// The value that a call's parameters bring.
+    pub(crate) fn used(&self, params: &[u8]) -> Option<String> {
+        value_of(pointer::at(params, &format!("/arguments{}", self.used_at))?)
+    }
+
+    /// The result says that what was used is over.
+    pub(crate) fn settles(&self, result: &[u8]) -> bool {
+        let conditions = self.settled_when.as_ref();
+        conditions.is_some_and(|all| all.iter().all(|condition| condition.holds(result)))
+    }
+}
+
+/// A string's content or a whole number's digits: clients are known to turn one into the other.
+fn value_of(raw: &str) -> Option<String> {
+    match serde_json::from_str(raw).ok()? {
+        serde_json::Value::String(text) => Some(text).filter(|text| !text.is_empty()),
+        serde_json::Value::Number(number) if number.is_u64() || number.is_i64() => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+/// Unix milliseconds of a time as servers write it.
+fn moment(raw: &str) -> Option<u64> {
+    match serde_json::from_str(raw).ok()? {
+        serde_json::Value::String(text) => {
+            let at: jiff::Timestamp = text.parse().ok()?;
+            u64::try_from(at.as_millisecond()).ok()
+        }
+        serde_json::Value::Number(number) => number.as_u64(),
+        _ => None,
+    }
+}

@@ -14,6 +14,7 @@ pub mod asks;
 pub mod client;
 pub mod disk;
 pub mod handover;
+pub mod pauses;
 pub mod rules;
 pub mod upstream;
 

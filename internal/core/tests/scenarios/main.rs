@@ -10,6 +10,7 @@ mod crowd;
 mod ends;
 mod field;
 mod first_use;
+mod handles;
 mod levels;
 mod limits;
 mod lists;
