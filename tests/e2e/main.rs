@@ -12,6 +12,7 @@ mod asks;
 mod cli;
 mod crowd;
 mod field;
+mod handles;
 mod input;
 mod kill;
 mod loss;
