@@ -103,7 +103,13 @@ impl Record {
         self.handles.retain(|one| (one.value, one.handshake) != (value, handshake));
     }
 
-    fn bear(&mut self, handle: Handle, wall_ms: u64) {
+    fn bear(&mut self, mut handle: Handle, wall_ms: u64) {
+        let is_it = |one: &&Handle| (one.value, one.handshake) == (handle.value, handle.handshake);
+        // Borne again, as a thread's is with each turn: whoever knew it knows it still.
+        if let Some(former) = self.handles.iter().find(is_it) {
+            let links = std::mem::replace(&mut handle.known_to, former.known_to.clone());
+            links.into_iter().for_each(|link| handle.note_known(link));
+        }
         self.settle(handle.value, handle.handshake);
         self.handles.retain(|one| !one.is_forgotten(wall_ms));
         if self.handles.len() >= MOST_HANDLES {

@@ -23,6 +23,8 @@ pub(crate) const MAJOR: u64 = 1;
 pub const RECORD_VERSIONS: (u32, u32) = (1, 1);
 /// Says which fields to expect; readers accept any.
 pub(crate) const MINOR: u64 = 1;
+/// Says so of a record that has none of the fields of later ones.
+const FIRST_MINOR: u64 = 0;
 
 /// Domain of the digest over a record.
 const RECORD_CLASS: &str = "store/record";
@@ -125,8 +127,9 @@ fn members_of(record: &Record) -> Result<BTreeMap<String, Json>, StoreError> {
     let number = |field: &str, value: u64| Json::unsigned(value).ok_or_else(|| unencodable(field));
     let text = |value: &str| Json::Text(value.to_owned());
     let optional = |value: Option<String>| value.map_or(Json::Null, Json::Text);
+    let minor = if record.handles.is_empty() { FIRST_MINOR } else { MINOR };
     let format =
-        [("major".to_owned(), number("format", MAJOR)?), ("minor".to_owned(), number("format", MINOR)?)];
+        [("major".to_owned(), number("format", MAJOR)?), ("minor".to_owned(), number("format", minor)?)];
     let members = [
         ("format", Json::Object(format.into())),
         ("upstream", text(&record.upstream.0)),
@@ -146,14 +149,14 @@ fn members_of(record: &Record) -> Result<BTreeMap<String, Json>, StoreError> {
         ("get_cursor", optional(record.get_cursor.clone())),
         ("subscriptions", subscriptions_json(&record.subscriptions)),
         ("log_levels", log_levels_json(&record.log_levels)),
-        ("handles", handles_json(&record.handles)?),
         ("owner", optional(record.owner.map(|owner| owner.to_string()))),
         ("learned", learned_json(&record.learned)),
         ("created_ms", number("created_ms", record.created_ms)?),
         ("used_ms", number("used_ms", record.used_ms)?),
         ("ok_ms", number("ok_ms", record.ok_ms)?),
     ];
-    Ok(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    let handles = handles_json(&record.handles)?.map(|all| ("handles", all));
+    Ok(members.into_iter().chain(handles).map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 fn fingerprint_json(fingerprint: &Fingerprint) -> Json {
@@ -181,8 +184,11 @@ fn log_levels_json(levels: &BTreeMap<LinkNonce, String>) -> Json {
     Json::Object(levels.iter().map(|(link, level)| (link.to_string(), Json::Text(level.clone()))).collect())
 }
 
-/// Since minor version 1.
-fn handles_json(handles: &[Handle]) -> Result<Json, StoreError> {
+/// Since minor version 1. A record without any is as it was before.
+fn handles_json(handles: &[Handle]) -> Result<Option<Json>, StoreError> {
+    if handles.is_empty() {
+        return Ok(None);
+    }
     let number = |value: u64| Json::unsigned(value).ok_or_else(|| unencodable("handles"));
     let one = |handle: &Handle| {
         let links = handle.known_to.iter().map(|link| Json::Text(link.to_string())).collect();
@@ -196,7 +202,7 @@ fn handles_json(handles: &[Handle]) -> Result<Json, StoreError> {
         ];
         Ok(Json::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
     };
-    handles.iter().map(one).collect::<Result<_, _>>().map(Json::List)
+    handles.iter().map(one).collect::<Result<_, _>>().map(|all| Some(Json::List(all)))
 }
 
 fn state_word(state: HandshakeState) -> &'static str {
