@@ -13,6 +13,7 @@ mod cli;
 mod crowd;
 mod doctor;
 mod field;
+mod handles;
 mod input;
 mod kill;
 mod loss;

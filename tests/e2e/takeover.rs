@@ -25,7 +25,7 @@ fn upgrade(harness: &Harness) -> Output {
 
 /// Upgrades, and gives the new daemon's pid. The old one may still drain.
 #[track_caller]
-fn upgraded(harness: &Harness) -> u32 {
+pub(crate) fn upgraded(harness: &Harness) -> u32 {
     let before = serving(harness);
     let output = upgrade(harness);
     assert_eq!(output.code, Some(0), "{}\n{}\n{}", output.stdout, output.stderr, harness.logs());

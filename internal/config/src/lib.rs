@@ -12,6 +12,7 @@
 pub mod edit;
 pub mod env;
 mod file;
+mod handles;
 mod limits;
 mod model;
 mod name;
@@ -22,6 +23,7 @@ mod resolve;
 mod rules;
 
 pub use file::{ConfigError, MAX_FILE_BYTES, load};
+pub use handles::{Born, Condition, HandleRule, MOST_HANDLE_RULES, Scalar, Used};
 pub use limits::Limits;
 pub use model::{
     Config, DaemonSettings, Header, HeaderSource, HttpListen, Reinitialize, Secret, Share, Upstream,

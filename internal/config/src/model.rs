@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use crate::handles::HandleRule;
 use crate::limits::Limits;
 use crate::name::UpstreamName;
 
@@ -82,6 +83,9 @@ pub struct Upstream {
     pub grace: Duration,
     /// Whether every result carries `_meta` with the session's identity.
     pub annotate: bool,
+    /// Values in its results that belong to the session that made them; presets written out. At most
+    /// [`crate::MOST_HANDLE_RULES`].
+    pub handles: Vec<HandleRule>,
 }
 
 /// `share`: who meets in a session.
@@ -178,6 +182,7 @@ impl fmt::Debug for Upstream {
             .field("idle", &self.idle)
             .field("grace", &self.grace)
             .field("annotate", &self.annotate)
+            .field("handles", &self.handles)
             .finish_non_exhaustive()
     }
 }

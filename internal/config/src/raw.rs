@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use toml_edit::{Item, TableLike, Value};
+use toml_edit::{Array, Item, TableLike, Value};
 
 use crate::problem::Problems;
 
@@ -13,6 +13,13 @@ pub(crate) struct Section<'d> {
     pub(crate) path: String,
     /// Byte offset of the key that opens it.
     pub(crate) at: usize,
+}
+
+/// One value of an array, or a value by itself.
+pub(crate) struct Element<'d> {
+    pub(crate) value: &'d Value,
+    path: String,
+    at: usize,
 }
 
 /// A key of the document with its value.
@@ -65,22 +72,13 @@ impl<'d> Entry<'d> {
 
     /// The type alone is named: the value may be a secret that was put into the wrong place.
     fn wrong_type(&self, wanted: &str, problems: &mut Problems<'_>) {
-        let message = format!("expected {wanted}, found {}", self.type_name());
-        self.problem(problems, message, None);
-    }
-
-    fn type_name(&self) -> &'static str {
-        match self.item {
+        let found = match self.item {
             Item::None => "nothing",
             Item::ArrayOfTables(_) => "an array of tables",
-            Item::Table(_) | Item::Value(Value::InlineTable(_)) => "a table",
-            Item::Value(Value::Array(_)) => "an array",
-            Item::Value(Value::String(_)) => "a string",
-            Item::Value(Value::Boolean(_)) => "a boolean",
-            Item::Value(Value::Integer(_)) => "an integer",
-            Item::Value(Value::Float(_)) => "a float",
-            Item::Value(Value::Datetime(_)) => "a date",
-        }
+            Item::Table(_) => "a table",
+            Item::Value(value) => type_of(value),
+        };
+        self.problem(problems, format!("expected {wanted}, found {found}"), None);
     }
 
     pub(crate) fn string(&self, wanted: &str, problems: &mut Problems<'_>) -> Option<&'d str> {
@@ -124,6 +122,77 @@ impl<'d> Entry<'d> {
             self.wrong_type(wanted, problems);
         }
         table.map(|table| Section { table, path: self.path.clone(), at: self.at })
+    }
+
+    /// The tables of an array of tables, in either way of writing one.
+    pub(crate) fn sections(&self, wanted: &str, problems: &mut Problems<'_>) -> Vec<Section<'d>> {
+        match self.item {
+            Item::ArrayOfTables(tables) => {
+                let section = |(index, table): (usize, &'d toml_edit::Table)| {
+                    let at = table.span().map_or(self.at, |span| span.start);
+                    Section { table, path: format!("{}[{index}]", self.path), at }
+                };
+                tables.iter().enumerate().map(section).collect()
+            }
+            Item::Value(Value::Array(array)) => {
+                self.elements(array).filter_map(|element| element.section(problems)).collect()
+            }
+            _ => {
+                self.wrong_type(wanted, problems);
+                Vec::new()
+            }
+        }
+    }
+
+    /// The values of an array; of any other value the value itself.
+    pub(crate) fn one_or_more(&self, wanted: &str, problems: &mut Problems<'_>) -> Vec<Element<'d>> {
+        match self.item {
+            Item::Value(Value::Array(array)) if array.is_empty() => {
+                self.problem(problems, "an empty array", Some("nothing would ever match it"));
+                Vec::new()
+            }
+            Item::Value(Value::Array(array)) => self.elements(array).collect(),
+            Item::Value(value) => vec![Element { value, path: self.path.clone(), at: self.at }],
+            _ => {
+                self.wrong_type(wanted, problems);
+                Vec::new()
+            }
+        }
+    }
+
+    fn elements(&self, array: &'d Array) -> impl Iterator<Item = Element<'d>> {
+        array.iter().enumerate().map(|(index, value)| {
+            let at = value.span().map_or(self.at, |span| span.start);
+            Element { value, path: format!("{}[{index}]", self.path), at }
+        })
+    }
+}
+
+impl<'d> Element<'d> {
+    /// As everywhere, the type alone is named.
+    pub(crate) fn wrong_type(&self, wanted: &str, problems: &mut Problems<'_>) {
+        let message = format!("expected {wanted}, found {}", type_of(self.value));
+        problems.push(self.at, &self.path, message, None);
+    }
+
+    fn section(self, problems: &mut Problems<'_>) -> Option<Section<'d>> {
+        let Some(table) = self.value.as_inline_table() else {
+            self.wrong_type("a table", problems);
+            return None;
+        };
+        Some(Section { table, path: self.path, at: self.at })
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::InlineTable(_) => "a table",
+        Value::Array(_) => "an array",
+        Value::String(_) => "a string",
+        Value::Boolean(_) => "a boolean",
+        Value::Integer(_) => "an integer",
+        Value::Float(_) => "a float",
+        Value::Datetime(_) => "a date",
     }
 }
 

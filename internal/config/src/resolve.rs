@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use toml_edit::Document;
 
+use crate::handles::handles;
 use crate::limits::limits;
 use crate::model::{
     Config, DaemonSettings, Header, HeaderSource, HttpListen, Reinitialize, Secret, Share, Upstream,
@@ -16,7 +17,7 @@ use crate::rules::{self, Refusal};
 const ROOT_KEYS: [&str; 4] = ["http", "upstream", "daemon", "limits"];
 const HTTP_KEYS: [&str; 3] = ["listen", "keepalive", "request_timeout"];
 const DAEMON_KEYS: [&str; 3] = ["drain_timeout", "log_level", "ca_file"];
-const UPSTREAM_KEYS: [&str; 11] = [
+const UPSTREAM_KEYS: [&str; 12] = [
     "url",
     "headers",
     "identity",
@@ -28,6 +29,7 @@ const UPSTREAM_KEYS: [&str; 11] = [
     "idle",
     "grace",
     "annotate",
+    "handle",
 ];
 const SOURCE_KEYS: [&str; 4] = ["env", "prefix", "file", "command"];
 
@@ -76,7 +78,7 @@ fn subsection<'d>(
 }
 
 /// Runs a rule over a string entry and reports its refusal.
-fn checked<T>(
+pub(crate) fn checked<T>(
     section: &Section<'_>,
     key: &str,
     wanted: &str,
@@ -88,7 +90,11 @@ fn checked<T>(
     accept(&entry, rule(text), problems)
 }
 
-fn accept<T>(entry: &Entry<'_>, outcome: Result<T, Refusal>, problems: &mut Problems<'_>) -> Option<T> {
+pub(crate) fn accept<T>(
+    entry: &Entry<'_>,
+    outcome: Result<T, Refusal>,
+    problems: &mut Problems<'_>,
+) -> Option<T> {
     outcome.map_err(|refusal| entry.problem(problems, refusal.message, refusal.hint)).ok()
 }
 
@@ -121,7 +127,7 @@ fn daemon(section: &Section<'_>, problems: &mut Problems<'_>) -> DaemonSettings 
     }
 }
 
-const DURATION: &str = "a duration in quotes, such as \"2m\"";
+pub(crate) const DURATION: &str = "a duration in quotes, such as \"2m\"";
 const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// A value that was refused gets its default here; the problem already keeps the whole from being used.
@@ -150,6 +156,7 @@ fn upstream(entry: &Entry<'_>, problems: &mut Problems<'_>) -> Option<Upstream> 
     Some(Upstream {
         trust_annotations: flag(&section, "trust_annotations", problems),
         annotate: flag(&section, "annotate", problems),
+        handles: handles(&section, problems),
         name: name.ok()?,
         url: url?,
         headers,
@@ -167,7 +174,7 @@ fn flag(section: &Section<'_>, key: &str, problems: &mut Problems<'_>) -> bool {
     section.get(key).and_then(|entry| entry.boolean(problems)).unwrap_or(false)
 }
 
-fn choice<T: Copy>(
+pub(crate) fn choice<T: Copy>(
     section: &Section<'_>,
     key: &str,
     choices: &[(&str, T)],

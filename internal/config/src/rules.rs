@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use mcp_wire::pointer::is_pointer;
 use url::Url;
 
 use crate::raw::shown;
@@ -233,4 +234,36 @@ pub(crate) fn identity(text: &str) -> Result<String, Refusal> {
         return refuse("an identity is a line of text", Some("such as \"alice@work\", or leave it out"));
     }
     Ok(text.to_owned())
+}
+
+/// A place in a result or in arguments (RFC 6901). Never the whole: that is an object, so no handle, and equal to no
+/// value that a condition may name.
+pub(crate) fn pointer(text: &str) -> Result<String, Refusal> {
+    const EXAMPLE: Option<&str> = Some("as in RFC 6901, such as \"/structuredContent/status\"");
+    if text.is_empty() {
+        return refuse("the empty pointer is the whole, not a place in it", EXAMPLE);
+    }
+    if !is_pointer(text) {
+        return refuse(format!("`{}` is not a JSON pointer", shown(text)), EXAMPLE);
+    }
+    Ok(text.to_owned())
+}
+
+/// The name of a tool; what it may be made of is the server's matter.
+pub(crate) fn tool(name: &str) -> Result<String, Refusal> {
+    if name.is_empty() {
+        return refuse("the name of a tool is empty", None);
+    }
+    Ok(name.to_owned())
+}
+
+/// `ttl` of a handle: zero would forget each as it comes.
+pub(crate) fn ttl(text: &str) -> Result<Duration, Refusal> {
+    const EXAMPLES: Option<&str> = Some("more than zero, such as \"24h\" or \"7d\"");
+    match duration(text) {
+        Ok(Duration::ZERO) => refuse("a handle that lives no time is never found again", EXAMPLES),
+        // The general hint offers "0" for none.
+        Err(Refusal { message, hint }) => refuse(message, hint.and(EXAMPLES)),
+        ok => ok,
+    }
 }

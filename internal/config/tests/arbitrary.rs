@@ -31,13 +31,19 @@ command = ["prog", "arg"]
 url = 'http://[::1]:7/'
 idle = "1h 30m"
 trust_annotations = true
+[[upstream.b.handle]]
+born = { tool = "make", pointer = "/id", when = { "/n" = [1, true, "a"] } }
+used = { tools = ["use"], argument = "/id" }
+[[upstream.b.handle]]
+preset = "codex"
+ttl = "1h"
 
 [daemon]
 drain_timeout = "0"
 "#;
 
 /// Pieces that mean something in TOML, so that mutations reach past the first syntax error.
-const PIECES: [&str; 24] = [
+const PIECES: [&str; 26] = [
     "[",
     "]",
     "[[",
@@ -62,10 +68,12 @@ const PIECES: [&str; 24] = [
     "upstream = 1\n",
     "headers.A.env = 1\n",
     "nan",
+    "[[upstream.b.handle]]\n",
+    "preset = \"executor\"\n",
 ];
 
 fn mutated() -> impl Strategy<Value = String> {
-    let edit = (any::<prop::sample::Index>(), 0..24usize, 0..4usize);
+    let edit = (any::<prop::sample::Index>(), 0..26usize, 0..4usize);
     prop::collection::vec(edit, 1..6).prop_map(|edits| {
         let mut text: Vec<char> = VALID.chars().collect();
         for (place, piece, cut) in edits {

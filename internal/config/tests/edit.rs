@@ -108,6 +108,59 @@ fn comments_above_the_last_table_outlive_it() {
     assert_eq!(scene.text(), "# Top.\n\n# End.\n");
 }
 
+const WITH_HANDLES: &str = r#"# Top.
+
+# Mine.
+[upstream.executor]
+url = "https://example.com/executor"
+
+# Paused runs.
+[[upstream.executor.handle]]   # by hand
+born = { tool = "execute", pointer = "/id" }   # where
+used = { tool = "resume", argument = "/id" }
+
+# Kept.
+
+# The other one.
+[upstream.other]
+url = "https://example.com/other"
+
+# Threads.
+[[upstream.executor.handle]]
+preset = "codex"
+# The end.
+"#;
+
+#[test]
+fn handle_rules_outlive_edits_of_other_upstreams() {
+    let scene = Scene::new(WITH_HANDLES);
+    let rules = load(&scene.file()).unwrap().upstreams["executor"].handles.clone();
+    assert_eq!(rules.len(), 3);
+    scene.add("new").unwrap();
+    insta::assert_snapshot!("handles_with_new", scene.text());
+    edit::remove(&scene.file(), "new").unwrap();
+    assert_eq!(scene.text(), WITH_HANDLES);
+    edit::remove(&scene.file(), "other").unwrap();
+    // What is not the other one's goes to the next header, which is that of a rule.
+    insta::assert_snapshot!("handles_without_other", scene.text());
+    assert_eq!(load(&scene.file()).unwrap().upstreams["executor"].handles, rules);
+}
+
+#[test]
+fn handle_rules_go_with_their_upstream() {
+    let scene = Scene::new(WITH_HANDLES);
+    edit::remove(&scene.file(), "executor").unwrap();
+    insta::assert_snapshot!("without_handles", scene.text());
+    let inline =
+        "upstream = { a = { url = \"https://example.com/a\", handle = [{ preset = \"codex\" }] } }\n";
+    let scene = Scene::new(inline);
+    scene.add("new").unwrap();
+    edit::remove(&scene.file(), "new").unwrap();
+    assert_eq!(load(&scene.file()).unwrap().upstreams["a"].handles.len(), 2);
+    edit::remove(&scene.file(), "a").unwrap();
+    assert!(!scene.text().contains("codex"), "{}", scene.text());
+}
+
 #[test]
 fn add_then_remove_gives_the_file_back() {
     for text in [COMMENTED, "", "# only a comment\n", "[daemon]\nlog_level = \"warn\"\n"] {

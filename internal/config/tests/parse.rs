@@ -123,6 +123,8 @@ fn every_key_of_the_contract_is_read() {
         idle: Duration::from_secs(300),
         grace: Duration::from_secs(90),
         annotate: true,
+        // These have tests of their own: handles.rs.
+        handles: Vec::new(),
     };
     assert_eq!(upstream, &expected);
     assert_eq!(upstream.origin(), "https://api.example.com:8443");
@@ -151,6 +153,7 @@ fn what_is_left_out_has_the_defaults_of_the_contract() {
     assert_eq!(upstream.idle, Duration::from_secs(1800));
     assert_eq!(upstream.grace, Duration::from_secs(600));
     assert!(!upstream.annotate);
+    assert!(upstream.handles.is_empty());
 }
 
 #[test]
@@ -456,7 +459,7 @@ fn the_examples_of_the_readme_are_valid() {
             let source = alternative.split("}").next().unwrap_or_default();
             valid(&with_line(&format!("headers.X {source}}}")));
         }
-        assert_eq!(valid(block).upstreams.len(), 1);
+        assert_eq!(valid(block).upstreams.len(), 3);
     }
 }
 

@@ -205,7 +205,12 @@ impl Hub {
         let asked = Asked::of(message);
         let verdict = match self.refusal_of_kind(ix, id, message) {
             Some(no) => Verdict::Refused(no),
-            None => self.judge(ix, key, purpose),
+            None => match self.judge(ix, key, purpose) {
+                Verdict::To(link) if !self.can_answer(link, call, message) => {
+                    Verdict::Refused(No::Undeclared)
+                }
+                verdict => verdict,
+            },
         };
         match verdict {
             Verdict::To(link) => {
@@ -222,6 +227,15 @@ impl Hub {
                 self.answer_for_nobody(ix, handshake, id, asked, no);
             }
         }
+    }
+
+    /// A call that was routed to a session of other clients may be asked what its own client cannot do.
+    fn can_answer(&self, link: LinkNonce, call: Option<CallId>, message: &Message) -> bool {
+        let call = call.and_then(|call| self.calls.get(&call));
+        let routed = call.and_then(|call| call.bearing.as_ref()).is_some_and(|bearing| bearing.routed);
+        let class = self.links.get(&link).map(|link| link.claim.class).unwrap_or_default();
+        let name = message.method().unwrap_or_default();
+        !routed || class.may_be_asked(name, message.param_str("mode").as_deref())
     }
 
     /// Whether this kind of request is out of question for the session.

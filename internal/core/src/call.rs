@@ -8,6 +8,7 @@ use mcp_wire::{Id, Message, Segments};
 use crate::asks::AskKey;
 use crate::event_store::TrailId;
 use crate::flights::Shared;
+use crate::handles::Bearing;
 use crate::input::{ExchangeId, StreamId};
 use crate::names::{Handshake, LinkNonce, Seq, WireId};
 use crate::seal::EventClaim;
@@ -72,6 +73,8 @@ pub(crate) struct Call {
     pub(crate) harmless: bool,
     /// It is about something that the links of its session share.
     pub(crate) shared: Option<Box<Shared>>,
+    /// What rules about handles have to do with it.
+    pub(crate) bearing: Option<Box<Bearing>>,
     /// `None` for a call that another process sent and this one only replays.
     pub(crate) message: Option<Message>,
     pub(crate) stage: Stage,
@@ -125,6 +128,7 @@ impl Call {
             repeatable: false,
             harmless: false,
             shared: None,
+            bearing: None,
             message: None,
             stage: Stage::Waiting,
             wire: None,

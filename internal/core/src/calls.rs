@@ -7,6 +7,7 @@ use mcp_wire::{Id, Message, Segments, method};
 use crate::budget::Passage;
 use crate::call::{CallId, Kept, Stage};
 use crate::failure::{Failure, Kind, Outcome, draining, lost_answer, needs_auth, purged, session_lost};
+use crate::handles::owner_lost;
 use crate::hub::{Hub, Purpose, StreamUse};
 use crate::keeping::Held;
 use crate::link::{Fate, LARGEST_KEPT};
@@ -39,6 +40,10 @@ impl Hub {
         }
         if self.draining {
             self.fail(call, &draining());
+            return;
+        }
+        if self.is_orphaned(call) {
+            self.fail(call, &owner_lost());
             return;
         }
         let Some(session) = self.sessions.get_mut(&ix) else {
@@ -113,6 +118,7 @@ impl Hub {
 
     /// The upstream answered: this call, and those that asked the same meanwhile.
     pub(crate) fn answer(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
+        self.note_handles(call, message);
         let followers = self.land_answered(call, message);
         self.answer_one(call, message, cursor);
         for follower in followers {
@@ -124,7 +130,8 @@ impl Hub {
     pub(crate) fn answer_one(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
         let Some(state) = self.calls.get(&call) else { return };
         let (id, session) = (state.client_id.clone(), state.session);
-        let due = self.identity_due(state.link, session);
+        let routed = state.bearing.as_ref().is_some_and(|bearing| bearing.routed);
+        let due = self.identity_due(state.link, session, routed);
         if message.id().is_none() {
             let data = error_under(&id, message);
             self.settle(call, None, data);
@@ -134,7 +141,9 @@ impl Hub {
         let takes_note = message.result().is_some_and(|result| self.takes_note(session, result));
         if let Some(meta) = due.as_ref().filter(|_| takes_note) {
             splice = splice.result_meta("evermux/session", meta.as_bytes());
-            self.mark_told(call);
+            if !routed {
+                self.mark_told(call);
+            }
         }
         let data = splice.finish();
         let claim = cursor.and_then(|cursor| self.event_claim(call, Some(cursor)));
@@ -370,6 +379,8 @@ impl Hub {
         let moved = alone || (state.losses > 1 && !doubted);
         if state.cancelled {
             self.settle_silently(call);
+        } else if self.is_orphaned(call) {
+            self.fail(call, &owner_lost());
         } else if moved || state.refusals > MOST_REFUSALS || state.message.is_none() {
             let failure = if denied && !alone { needs_auth() } else { session_lost() };
             self.fail(call, &failure);

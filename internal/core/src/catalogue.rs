@@ -133,6 +133,7 @@ impl Hub {
         }
         self.remember_calls(journal);
         self.arm_sweep();
+        self.wake_owners();
     }
 
     /// Calls of processes that ended, which a number or an event id may still claim.

@@ -191,6 +191,10 @@ impl Hub {
             status: session.status,
             reason: session.reason.clone(),
             unresolved_operations: self.journal.values().chain(&self.unclaimed).filter(mine).count(),
+            handles: session
+                .record
+                .as_ref()
+                .map_or(0, |record| record.live_handles(self.now.wall_ms).count()),
             protocol_version: session.record.as_ref().map(|record| record.protocol_version.clone()),
             links: self.links.values().filter(|link| self.is_current(session) && uses(link, session)).count(),
             in_flight: session.in_flight.len() + session.waiting.len() + session.elsewhere.calls.len(),

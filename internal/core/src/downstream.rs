@@ -7,6 +7,7 @@ use crate::call::{Call, CallId};
 use crate::class::{Class, Declared};
 use crate::failure::{self, Failure};
 use crate::flights::Shared;
+use crate::handles::lookup::Route;
 use crate::handover::{Peer, Relayed, RelayedVerb};
 use crate::hub::{Hub, StreamUse};
 use crate::input::{Delivery, Sender, StreamId};
@@ -244,14 +245,13 @@ impl Hub {
             self.refuse_call(stream, &id, &name, &why);
             return;
         }
-        if self.must_greet_again(link) {
-            self.refuse_foreign_link(stream, &name, Some(&id));
-            return;
-        }
-        let Some(session) = self.session_for(link) else {
-            let why = self.is_full(&name).unwrap_or_else(|| self.no_credentials(&name));
-            self.refuse_call(stream, &id, &name, &why);
-            return;
+        let (session, bearing) = match self.route(link, &message) {
+            Route::To(session, bearing) => (session, Some(bearing)),
+            Route::Nowhere(why) => return self.refuse_call(stream, &id, &name, &why),
+            Route::Own(bearing) => match self.own_session(stream, link, &id, &name) {
+                Some(session) => (session, bearing),
+                None => return,
+            },
         };
         if !greeting {
             self.order(Output::Accept { stream, link: None });
@@ -259,7 +259,7 @@ impl Hub {
         let call = CallId(self.count());
         let harmless = self.is_harmless(session, &message);
         let mut state =
-            Call { harmless, ..new_call(link, session, id.clone(), message, delivery.seq, stream) };
+            Call { harmless, bearing, ..new_call(link, session, id.clone(), message, delivery.seq, stream) };
         if delivery.batched {
             self.store.leave_bare(stream);
         } else if !greeting {
@@ -285,6 +285,26 @@ impl Hub {
         if self.calls.get(&call).is_some_and(|state| !state.was_sent()) {
             self.prime(call);
         }
+    }
+
+    /// The session of the link itself; the client is told if there can be none.
+    fn own_session(
+        &mut self,
+        stream: StreamId,
+        link: LinkNonce,
+        id: &Id,
+        name: &UpstreamName,
+    ) -> Option<SessionIx> {
+        if self.must_greet_again(link) {
+            self.refuse_foreign_link(stream, name, Some(id));
+            return None;
+        }
+        let session = self.session_for(link);
+        if session.is_none() {
+            let why = self.is_full(name).unwrap_or_else(|| self.no_credentials(name));
+            self.refuse_call(stream, id, name, &why);
+        }
+        session
     }
 
     fn no_credentials(&self, name: &UpstreamName) -> Failure {

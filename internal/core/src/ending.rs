@@ -47,6 +47,7 @@ impl Hub {
             || self.has_open_asks(ix)
             || self.has_answers_for(ix)
             || self.runs_elsewhere(ix)
+            || self.has_live_handle(ix)
             || self.calls.values().any(|call| call.session == ix)
     }
 
@@ -70,6 +71,7 @@ impl Hub {
     pub(crate) fn end_session(&mut self, ix: SessionIx, why: &'static str, farewell: Farewell) {
         self.close_standalone(ix);
         self.drop_asks_of_session(ix);
+        self.bury_handles(ix);
         let open: Vec<_> =
             self.exchanges.iter().filter(|(_, e)| e.session == ix).map(|(id, _)| *id).collect();
         for exchange in open {

@@ -25,8 +25,16 @@ pub enum Kind {
     Overloaded,
     /// Stopping.
     Draining,
+    /// A handle whose session is gone.
+    OwnerLost,
+    /// A handle with several owners.
+    AmbiguousOwner,
+    /// A handle past its time.
+    Expired,
     /// Cannot be translated.
     Unsupported,
+    /// The server may not mean the same by it any more: what it offers is to be looked at first.
+    RevalidationRequired,
 }
 
 /// What became of the call.
@@ -62,7 +70,11 @@ impl Kind {
             Self::Misconfigured => "misconfigured",
             Self::Overloaded => "overloaded",
             Self::Draining => "draining",
+            Self::OwnerLost => "owner_lost",
+            Self::AmbiguousOwner => "ambiguous_owner",
+            Self::Expired => "expired",
             Self::Unsupported => "unsupported",
+            Self::RevalidationRequired => "revalidation_required",
         }
     }
 
@@ -77,7 +89,11 @@ impl Kind {
             Self::Misconfigured => -33006,
             Self::Overloaded => -33007,
             Self::Draining => -33008,
+            Self::OwnerLost => -33009,
+            Self::AmbiguousOwner => -33010,
+            Self::Expired => -33011,
             Self::Unsupported => -33012,
+            Self::RevalidationRequired => -33013,
         }
     }
 
@@ -85,12 +101,15 @@ impl Kind {
     pub fn outcome(self) -> Outcome {
         match self {
             Self::OutcomeUnknown | Self::UpstreamTimeout => Outcome::Unknown,
-            Self::SessionLost | Self::NeedsAuth => Outcome::Refused,
+            Self::SessionLost | Self::NeedsAuth | Self::OwnerLost | Self::AmbiguousOwner | Self::Expired => {
+                Outcome::Refused
+            }
             Self::UpstreamUnreachable
             | Self::Misconfigured
             | Self::Overloaded
             | Self::Draining
-            | Self::Unsupported => Outcome::NotSent,
+            | Self::Unsupported
+            | Self::RevalidationRequired => Outcome::NotSent,
         }
     }
 }

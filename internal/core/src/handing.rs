@@ -62,6 +62,7 @@ impl Hub {
             Input::Beside(manifest) => self.on_beside(*manifest),
             Input::Released { generation, stream } => self.on_released(generation, *stream),
             Input::Forwarded(news) => self.on_forwarded(&news),
+            Input::HandlesChanged(news) => self.apply_handles(*news),
             Input::EndedElsewhere { trajectory, handshake, wire } => {
                 self.on_ended_elsewhere(trajectory, handshake, wire);
             }

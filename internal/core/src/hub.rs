@@ -8,6 +8,7 @@ use crate::ending::Ending;
 use crate::event_store::EventStore;
 use crate::flights::Later;
 use crate::handing::Role;
+use crate::handles::lookup::Gone;
 use crate::input::{ExchangeId, Input, Limits, Mono, Now, Policy, StreamId, Ticket};
 use crate::link::Link;
 use crate::mint::Mint;
@@ -123,6 +124,8 @@ pub struct Hub {
     pub(crate) unclaimed: Vec<JournalledCall>,
     /// Sessions whose DELETE is under way.
     pub(crate) endings: BTreeMap<ExchangeId, Ending>,
+    /// Handles of sessions that were ended here.
+    pub(crate) gone: Vec<Gone>,
     /// Links that their clients ended, oldest first: their ids open, but are not served any more.
     pub(crate) ended: VecDeque<LinkNonce>,
     pub(crate) tickets: BTreeMap<Ticket, Pending>,
@@ -169,6 +172,7 @@ impl Hub {
             journal: BTreeMap::new(),
             unclaimed: Vec::new(),
             endings: BTreeMap::new(),
+            gone: Vec::new(),
             ended: VecDeque::new(),
             tickets: BTreeMap::new(),
             wish: None,
@@ -274,6 +278,11 @@ impl Hub {
             ("held", self.held.len()),
             ("left", self.upstreams.values().filter(|upstream| !upstream.left.is_empty()).count()),
             ("timers", self.timers.len()),
+            (
+                "handles",
+                self.sessions.values().filter_map(|s| s.record.as_ref()).map(|r| r.handles.len()).sum(),
+            ),
+            ("gone", self.gone.len()),
         ]);
         sizes.extend(self.asks.sizes());
         sizes.extend(self.store.sizes());

@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_wire::Message;
 
+use crate::handles::HandleNews;
+use crate::handles::rule::HandleRule;
 use crate::handover::{Forwarded, Manifest, ReleasedStream};
 use crate::names::{Digest, Generation, Handshake, Seq, SessionId, Trajectory, UpstreamName, WireId};
 use crate::record::{Fingerprint, JournalledAnswer, JournalledCall, Record};
@@ -60,6 +62,8 @@ pub struct Policy {
     /// Whose credentials are used is said by the config alone, by no environment: then a client that brought no
     /// identity follows the config, and what an older config said is over.
     pub identity_from_config: bool,
+    /// Values in its results that belong to the session that made them.
+    pub handles: Vec<HandleRule>,
 }
 
 /// What reading header values again has brought.
@@ -320,6 +324,8 @@ pub enum Input {
         /// Its id towards the upstream.
         wire: WireId,
     },
+    /// An answer that came to a process which drains has changed what handles there are.
+    HandlesChanged(Box<HandleNews>),
     /// A process that drains passed on news of a session.
     Forwarded(Box<Forwarded>),
     /// A process that drained is gone, which is proven; what its journal says of it.

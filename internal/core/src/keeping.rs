@@ -69,7 +69,8 @@ impl Hub {
     pub(crate) fn wish_of(&self, call: &Call) -> Option<Ticket> {
         let wishes = [method::RESOURCES_SUBSCRIBE, method::RESOURCES_UNSUBSCRIBE, method::LOGGING_SET_LEVEL];
         let name = || call.message.as_ref().and_then(Message::method);
-        self.wish.filter(|_| name().is_some_and(|name| wishes.contains(&name)))
+        let bears = call.bearing.is_some() || call.message.is_none();
+        self.wish.filter(|_| bears || name().is_some_and(|name| wishes.contains(&name)))
     }
 
     pub(crate) fn hold(&mut self, ticket: Ticket, held: Held) {

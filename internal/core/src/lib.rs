@@ -21,6 +21,7 @@ mod event_store;
 pub mod failure;
 mod flights;
 mod handing;
+pub mod handles;
 pub mod handover;
 mod hub;
 mod ids;

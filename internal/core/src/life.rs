@@ -200,6 +200,7 @@ impl Hub {
             subscriptions: old.as_ref().map(|old| old.subscriptions.clone()).unwrap_or_default(),
             log_levels: old.as_ref().map(|old| old.log_levels.clone()).unwrap_or_default(),
             owner: session.key.owner,
+            handles: old.as_ref().map(|old| old.handles.clone()).unwrap_or_default(),
             learned: Learned { get_stream: None, gone_signature: session.reason.clone().filter(|_| again) },
             created_ms: now_ms,
             used_ms: now_ms,
@@ -212,6 +213,7 @@ impl Hub {
         }
         session.phase = Phase::Recording;
         self.note_attach(ix);
+        self.fail_orphans(ix);
         self.write_record(ix, Sync::Durable, Pending::Creation(ix));
     }
 
@@ -338,10 +340,11 @@ impl Hub {
     }
 
     /// `_meta["evermux/session"]`, if this link has not been told of the present attach yet (contract).
-    pub(crate) fn identity_due(&self, link: LinkNonce, ix: SessionIx) -> Option<String> {
+    /// `routed`: another session than its client's own answered, which is always said.
+    pub(crate) fn identity_due(&self, link: LinkNonce, ix: SessionIx, routed: bool) -> Option<String> {
         let session = self.sessions.get(&ix)?;
         let told = self.links.get(&link)?.told;
-        let news = told != Some((session.continuation, session.status));
+        let news = routed || told != Some((session.continuation, session.status));
         (self.annotates(ix) || news).then(|| self.session_meta(ix)).flatten()
     }
 

@@ -80,7 +80,8 @@ impl Hub {
 
     /// Whether this record is not worth keeping. Says so, and drops it.
     pub(crate) fn drop_if_unused(&mut self, record: &Record) -> bool {
-        let unused = self.is_long_ago(record.used_ms);
+        let unused =
+            self.is_long_ago(record.used_ms) && record.live_handles(self.now.wall_ms).next().is_none();
         if unused {
             let (upstream, trajectory) = (record.upstream.clone(), record.trajectory);
             self.order(Output::DeleteRecord { upstream: upstream.clone(), trajectory });

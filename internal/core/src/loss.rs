@@ -162,6 +162,7 @@ impl Hub {
             self.fail_waiting(ix, &session_lost());
             return;
         }
+        self.fail_orphans(ix);
         self.fail_lost_alone(ix, false);
         self.fail_twice_lost(ix);
         if let Some(since) = hasty {

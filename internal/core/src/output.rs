@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mcp_wire::Segments;
 
+use crate::handles::HandleNews;
 use crate::handover::{Forwarded, Manifest, Relayed, ReleasedStream};
 use crate::input::{ExchangeId, StreamId, Ticket};
 use crate::names::{Generation, Handshake, SessionId, Trajectory, UpstreamName, WireId};
@@ -88,6 +89,13 @@ pub enum Note {
         what: String,
         /// Milliseconds until the next attempt.
         retry_ms: u64,
+    },
+    /// A call with a handle was not passed on, or found none of its own.
+    Unrouted {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// Why: the word of the error, or `forbidden`.
+        why: &'static str,
     },
     /// Something came that belongs to nobody, and was dropped.
     Dropped(&'static str),
@@ -200,6 +208,8 @@ pub enum Output {
     Released(Box<ReleasedStream>),
     /// Tell the successor: this news came here, and concerns links that are there by now.
     Forward(Box<Forwarded>),
+    /// Tell the successor: an answer that came here has changed what handles there are.
+    HandlesChanged(Box<HandleNews>),
     /// Tell the successor: this call is over here.
     CallOver {
         /// Its session.

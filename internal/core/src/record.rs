@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::handles::Handle;
 use crate::names::{
     Continuation, Digest, Generation, Handshake, LinkNonce, Seq, SessionId, Trajectory, UpstreamName, WireId,
 };
@@ -97,6 +98,8 @@ pub struct Record {
     pub log_levels: BTreeMap<LinkNonce, String>,
     /// The link that owns a `share = "client"` session.
     pub owner: Option<LinkNonce>,
+    /// Values that belong to this session, or to one before it in this trajectory.
+    pub handles: Vec<Handle>,
     /// Observed facts.
     pub learned: Learned,
     /// Unix milliseconds: when the session was made.

@@ -69,6 +69,7 @@ impl Hub {
         state.seq = Some(seq);
         // What the answer means for the session is in the request alone.
         state.shared = Shared::of(message);
+        state.bearing = self.bearing_of_sent(state.session, message);
         self.adopt(call, state, stream);
         self.set_fate(link, Some(seq), Fate::Live(call));
         self.replay(call);

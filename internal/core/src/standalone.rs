@@ -247,6 +247,9 @@ impl Hub {
             self.close_standalone(ix);
             return;
         }
+        if self.has_live_handle(ix) {
+            self.wake(ix);
+        }
         let every = self.sessions.get(&ix).and_then(|session| self.keepalive_of(session)).unwrap_or_default();
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         let quiet = session.last_ok.is_none_or(|at| now.saturating_sub(at) >= every);
@@ -272,7 +275,10 @@ impl Hub {
         };
         let used = self.is_current(session)
             && self.links.values().filter(|link| uses(link, session)).any(|link| recent(&link));
-        used || !session.in_flight.is_empty() || self.has_open_asks(ix) || self.runs_elsewhere(ix)
+        used || self.has_live_handle(ix)
+            || !session.in_flight.is_empty()
+            || self.has_open_asks(ix)
+            || self.runs_elsewhere(ix)
     }
 }
 

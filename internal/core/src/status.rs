@@ -100,6 +100,8 @@ pub struct SessionReport {
     pub reason: Option<String>,
     /// Calls of former processes whose outcome is not known.
     pub unresolved_operations: usize,
+    /// Handles that it still has.
+    pub handles: usize,
     /// As negotiated.
     pub protocol_version: Option<String>,
     /// Links that use it.

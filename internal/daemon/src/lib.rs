@@ -26,6 +26,7 @@ mod log;
 mod neighbours;
 mod network;
 mod offers;
+mod policy;
 mod port;
 mod reactor;
 mod relay;

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use evermux_config::{Config, Reinitialize, Share};
+use evermux_config::Config;
 use evermux_core::Hub;
 use evermux_core::handover::{Manifest, Relayed};
-use evermux_core::input::{End, ExchangeId, Fact, Input, Limits, Now, Policy, Renewal, StreamId};
+use evermux_core::input::{End, ExchangeId, Fact, Input, Now, Renewal, StreamId};
 use evermux_core::names::{Generation, UpstreamName};
 use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
 use evermux_core::record::{Fingerprint, JournalEntry};
@@ -25,6 +25,7 @@ use crate::exchange::{self, Job};
 use crate::inbox::{Ask, Inbox, Purged, Told, Transfer};
 use crate::neighbours::Neighbours;
 use crate::network::Network;
+use crate::policy::{limits, policies};
 use crate::relay;
 use crate::sleep::{Clocks, Wall};
 use crate::status;
@@ -450,6 +451,7 @@ impl Reactor {
             }
             Output::Released(stream) => self.parts.neighbours.feed.tell(Line::released(&stream)),
             Output::Forward(news) => self.parts.neighbours.feed.tell(Line::forwarded(&news)),
+            Output::HandlesChanged(news) => self.parts.neighbours.feed.tell(Line::handles(&news)),
             Output::CallOver { trajectory, handshake, wire } => {
                 self.parts.neighbours.feed.tell(Line::call_over(trajectory, handshake, wire));
             }
@@ -518,29 +520,6 @@ impl Reactor {
     }
 }
 
-/// What the config says, as far as the core decides by it.
-pub(crate) fn policies(config: &Config) -> Vec<Policy> {
-    let policy = |(name, upstream): (&evermux_config::UpstreamName, &evermux_config::Upstream)| Policy {
-        name: UpstreamName::from(name.as_str()),
-        never_reinitialize: upstream.reinitialize == Reinitialize::Never,
-        own_sessions: upstream.share == Share::Client,
-        trust_annotations: upstream.trust_annotations,
-        grace: upstream.grace,
-        keepalive: upstream.keepalive,
-        call_timeout: upstream.call_timeout,
-        idle: upstream.idle,
-        annotate: upstream.annotate,
-        refreshable: credentials::is_refreshable(upstream),
-        identity_from_config: upstream.env_vars().is_empty(),
-    };
-    config.upstreams.iter().map(policy).collect()
-}
-
-/// The limits that the core holds; the others are held where requests come in.
-pub(crate) fn limits(config: &Config) -> Limits {
-    Limits { links: config.limits.links, calls_of_link: config.limits.streams }
-}
-
 fn write_note(note: &Note) {
     match note {
         Note::Attached { upstream, trajectory, handshake, status, reason } => tracing::info!(
@@ -557,6 +536,9 @@ fn write_note(note: &Note) {
         }
         Note::Trouble { upstream, what, retry_ms } => {
             tracing::warn!(%upstream, what, retry_ms, "the upstream cannot be used");
+        }
+        Note::Unrouted { upstream, why } => {
+            tracing::warn!(%upstream, why, "a call with a handle was not routed")
         }
         Note::Dropped(what) => tracing::debug!(what, "dropped"),
     }

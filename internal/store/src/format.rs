@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use evermux_core::handles::Handle;
 use evermux_core::names::{
     Continuation, Digest, Generation, Handshake, LinkNonce, SessionId, Trajectory, UpstreamName,
 };
@@ -12,7 +13,7 @@ use evermux_core::record::{Fingerprint, HandshakeState, Learned, Record};
 use serde::Deserialize;
 
 use crate::error::StoreError;
-use crate::jcs::{Json, in_canonical_order, write_text};
+use crate::jcs::{INTEGER_LIMIT, Json, in_canonical_order, write_text};
 use crate::key::Key;
 use crate::quarantine::QuarantineReason;
 
@@ -21,7 +22,9 @@ pub(crate) const MAJOR: u64 = 1;
 /// The versions of records that this build reads and writes (both ends included).
 pub const RECORD_VERSIONS: (u32, u32) = (1, 1);
 /// Says which fields to expect; readers accept any.
-pub(crate) const MINOR: u64 = 0;
+pub(crate) const MINOR: u64 = 1;
+/// Says so of a record that has none of the fields of later ones.
+const FIRST_MINOR: u64 = 0;
 
 /// Domain of the digest over a record.
 const RECORD_CLASS: &str = "store/record";
@@ -124,8 +127,9 @@ fn members_of(record: &Record) -> Result<BTreeMap<String, Json>, StoreError> {
     let number = |field: &str, value: u64| Json::unsigned(value).ok_or_else(|| unencodable(field));
     let text = |value: &str| Json::Text(value.to_owned());
     let optional = |value: Option<String>| value.map_or(Json::Null, Json::Text);
+    let minor = if record.handles.is_empty() { FIRST_MINOR } else { MINOR };
     let format =
-        [("major".to_owned(), number("format", MAJOR)?), ("minor".to_owned(), number("format", MINOR)?)];
+        [("major".to_owned(), number("format", MAJOR)?), ("minor".to_owned(), number("format", minor)?)];
     let members = [
         ("format", Json::Object(format.into())),
         ("upstream", text(&record.upstream.0)),
@@ -151,7 +155,8 @@ fn members_of(record: &Record) -> Result<BTreeMap<String, Json>, StoreError> {
         ("used_ms", number("used_ms", record.used_ms)?),
         ("ok_ms", number("ok_ms", record.ok_ms)?),
     ];
-    Ok(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    let handles = handles_json(&record.handles)?.map(|all| ("handles", all));
+    Ok(members.into_iter().chain(handles).map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 fn fingerprint_json(fingerprint: &Fingerprint) -> Json {
@@ -177,6 +182,27 @@ fn subscriptions_json(subscriptions: &BTreeMap<String, Vec<LinkNonce>>) -> Json 
 
 fn log_levels_json(levels: &BTreeMap<LinkNonce, String>) -> Json {
     Json::Object(levels.iter().map(|(link, level)| (link.to_string(), Json::Text(level.clone()))).collect())
+}
+
+/// Since minor version 1. A record without any is as it was before.
+fn handles_json(handles: &[Handle]) -> Result<Option<Json>, StoreError> {
+    if handles.is_empty() {
+        return Ok(None);
+    }
+    let number = |value: u64| Json::unsigned(value).ok_or_else(|| unencodable("handles"));
+    let one = |handle: &Handle| {
+        let links = handle.known_to.iter().map(|link| Json::Text(link.to_string())).collect();
+        let members = [
+            ("value", Json::Text(handle.value.to_string())),
+            ("handshake", number(handle.handshake.0.into())?),
+            // A time far beyond what the format can say is as good as any other such time.
+            ("expires_ms", number(handle.expires_ms.min(INTEGER_LIMIT - 1))?),
+            ("tool", handle.tool.map_or(Json::Null, |tool| Json::Text(tool.to_string()))),
+            ("known_to", Json::List(links)),
+        ];
+        Ok(Json::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
+    };
+    handles.iter().map(one).collect::<Result<_, _>>().map(|all| Some(Json::List(all)))
 }
 
 pub(crate) fn state_word(state: HandshakeState) -> &'static str {
@@ -281,6 +307,7 @@ fn record_from(mut members: Members) -> Result<Record, Malformed> {
         subscriptions: take_subscriptions(from)?,
         log_levels: take_log_levels(from)?,
         owner: take_optional_name::<LinkNonce>(from, "owner")?,
+        handles: take_handles(from)?,
         learned,
         created_ms: take_number(from, "created_ms")?,
         used_ms: take_number(from, "used_ms")?,
@@ -325,6 +352,26 @@ fn nonce_of(value: &Json) -> Option<LinkNonce> {
         Json::Text(text) => text.parse().ok(),
         _ => None,
     }
+}
+
+fn take_handles(from: &mut Members) -> Result<Vec<Handle>, Malformed> {
+    let all = match from.remove("handles") {
+        None => return Ok(Vec::new()),
+        Some(Json::List(all)) => all,
+        Some(_) => return Err(Malformed("handles")),
+    };
+    let one = |value: Json| {
+        let Json::Object(mut members) = value else { return None };
+        let Some(Json::List(links)) = members.remove("known_to") else { return None };
+        Some(Handle {
+            value: take_name(&mut members, "value").ok()?,
+            handshake: Handshake(u32::try_from(take_number(&mut members, "handshake").ok()?).ok()?),
+            expires_ms: take_number(&mut members, "expires_ms").ok()?,
+            tool: take_optional_name(&mut members, "tool").ok()?,
+            known_to: links.iter().map(nonce_of).collect::<Option<_>>()?,
+        })
+    };
+    all.into_iter().map(one).collect::<Option<_>>().ok_or(Malformed("handles"))
 }
 
 fn take_log_levels(from: &mut Members) -> Result<BTreeMap<LinkNonce, String>, Malformed> {

@@ -12,6 +12,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use common::path_of;
+use evermux_core::handles::Handle;
 use evermux_core::names::{Continuation, Digest, Generation, Handshake, LinkNonce, SessionId, Trajectory};
 use evermux_core::record::{Fingerprint, HandshakeState, Learned, Record};
 use evermux_store::{StateDir, bare};
@@ -20,11 +21,12 @@ use serde_json::{Map, Value};
 /// A file, and what it says. Written out here and not taken from anywhere: what changes elsewhere must not change it.
 type Golden = (&'static str, Record);
 
-fn all() -> [Golden; 3] {
+fn all() -> [Golden; 4] {
     [
         (include_str!("golden/record-1.0.json"), full()),
         (include_str!("golden/record-1.0-empty.json"), empty()),
         (include_str!("golden/record-1.0-unknown-member.json"), with_an_unknown_member()),
+        (include_str!("golden/record-1.1.json"), with_handles()),
     ]
 }
 
@@ -58,6 +60,7 @@ fn full() -> Record {
         log_levels: BTreeMap::from([(LinkNonce(10), "debug".to_owned())]),
         owner: Some(LinkNonce(10)),
         learned: Learned { get_stream: Some(true), gone_signature: Some("404".to_owned()) },
+        handles: Vec::new(),
         created_ms: 1_764_000_000_000,
         used_ms: 1_764_000_000_001,
         ok_ms: 1_764_000_000_002,
@@ -84,6 +87,25 @@ fn empty() -> Record {
 fn with_an_unknown_member() -> Record {
     let extra = BTreeMap::from([("era".to_owned(), r#"{"a":[1,null],"b":"é"}"#.to_owned())]);
     Record { trajectory: Trajectory(2), handshake_state: HandshakeState::Answered, extra, ..full() }
+}
+
+/// Since 1.1.
+fn with_handles() -> Record {
+    let whole = Handle {
+        value: Digest(0xa1),
+        handshake: Handshake(2),
+        expires_ms: 1_764_000_600_000,
+        tool: Some(Digest(0xb1)),
+        known_to: vec![LinkNonce(10), LinkNonce(11)],
+    };
+    let least = Handle {
+        value: Digest(0xa2),
+        handshake: Handshake(1),
+        tool: None,
+        known_to: vec![],
+        ..whole.clone()
+    };
+    Record { trajectory: Trajectory(3), handles: vec![whole, least], ..full() }
 }
 
 /// A state directory with this file in it, and the key it was written under.
@@ -129,12 +151,14 @@ fn a_record_of_any_version_is_written_with_the_same_content() {
     }
 }
 
-/// So that nobody forgets: the version that is written today has its file.
+/// So that nobody forgets: the versions that are written today have their files.
 #[test]
-fn the_version_of_today_has_its_file() {
-    let (_temp, state) = home("", &full());
-    let written = bare::write_record(&full(), state.key().unwrap().key()).unwrap();
-    let format = members(&written).remove("format").unwrap();
-    let today = all().iter().any(|(text, _)| members(text).get("format") == Some(&format));
-    assert!(today, "no golden file of {format}");
+fn the_versions_of_today_have_their_files() {
+    for record in [full(), with_handles()] {
+        let (_temp, state) = home("", &record);
+        let written = bare::write_record(&record, state.key().unwrap().key()).unwrap();
+        let format = members(&written).remove("format").unwrap();
+        let today = all().iter().any(|(text, _)| members(text).get("format") == Some(&format));
+        assert!(today, "no golden file of {format}:\n{written}");
+    }
 }

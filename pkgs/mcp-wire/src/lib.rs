@@ -14,6 +14,7 @@ mod id;
 mod line;
 mod message;
 mod names;
+pub mod pointer;
 mod segments;
 mod splice;
 

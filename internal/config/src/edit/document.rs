@@ -72,7 +72,8 @@ pub(super) fn remove(document: &mut DocumentMut, name: &UpstreamName) {
     let Some(removed) = upstreams.remove(name.as_str()) else { return };
     let Some(table) = removed.as_table() else { return };
     let Some(kept) = comments_apart(table.decor()) else { return };
-    let Some(position) = last_position(table) else { return };
+    // Its own, not that of the last table below it: others may stand in between, and the comments stood above both.
+    let Some(position) = table.position() else { return };
     match following(document.as_table_mut(), position) {
         Some(next) => prepend(next.decor_mut(), &kept),
         None => {
@@ -97,10 +98,11 @@ fn comments_apart(decor: &Decor) -> Option<String> {
     kept.contains('#').then_some(kept)
 }
 
-/// The place of the last header in or below a table; a table that is only named in others' headers has none.
-fn last_position(table: &Table) -> Option<isize> {
-    let below = table.iter().filter_map(|(_, item)| item.as_table()).filter_map(last_position).max();
-    table.position().max(below)
+/// The tables directly below one, those of arrays each.
+fn below(table: &Table) -> impl Iterator<Item = &Table> {
+    table.iter().flat_map(|(_, item)| {
+        item.as_table().into_iter().chain(item.as_array_of_tables().into_iter().flatten())
+    })
 }
 
 /// The table whose header comes next after a place.
@@ -111,9 +113,7 @@ fn following(table: &mut Table, position: isize) -> Option<&mut Table> {
 
 fn next_position(table: &Table, after: isize) -> Option<isize> {
     let own = table.position().filter(|own| *own > after && !table.is_implicit() && !table.is_dotted());
-    let below =
-        table.iter().filter_map(|(_, item)| item.as_table()).filter_map(|sub| next_position(sub, after));
-    own.into_iter().chain(below).min()
+    own.into_iter().chain(below(table).filter_map(|sub| next_position(sub, after))).min()
 }
 
 fn at_position(table: &mut Table, position: isize) -> Option<&mut Table> {
@@ -122,6 +122,7 @@ fn at_position(table: &mut Table, position: isize) -> Option<&mut Table> {
     }
     table.iter_mut().find_map(|(_, item)| match item {
         Item::Table(sub) => at_position(sub, position),
+        Item::ArrayOfTables(subs) => subs.iter_mut().find_map(|sub| at_position(sub, position)),
         _ => None,
     })
 }

@@ -124,6 +124,9 @@ impl World {
                 self.errands.push_back((self.generation, Input::Released { generation, stream }));
             }
             Output::Forward(news) => self.errands.push_back((self.generation, Input::Forwarded(news))),
+            Output::HandlesChanged(news) => {
+                self.errands.push_back((self.generation, Input::HandlesChanged(news)));
+            }
             Output::CallOver { trajectory, handshake, wire } => {
                 let over = Input::EndedElsewhere { trajectory, handshake, wire };
                 self.errands.push_back((self.generation, over));

@@ -14,6 +14,7 @@ pub mod asks;
 pub mod client;
 pub mod disk;
 pub mod handover;
+pub mod pauses;
 pub mod rules;
 pub mod upstream;
 
@@ -149,6 +150,7 @@ pub fn policy(name: &str) -> Policy {
         annotate: false,
         refreshable: false,
         identity_from_config: false,
+        handles: Vec::new(),
     }
 }
 

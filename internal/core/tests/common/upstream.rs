@@ -70,6 +70,7 @@ pub struct Upstream {
     /// What lists, by their number, answer; `{}` in it is replaced by the number.
     pub list_result: Option<&'static str>,
     pub lists: u32,
+    pub pauses: super::pauses::Pauses,
 }
 
 pub const LOST: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}"#;
@@ -255,6 +256,12 @@ impl Upstream {
     }
 
     fn result(&mut self, open: &Open) -> String {
+        let session = open.spec.session.as_ref().map(|id| id.expose().to_owned()).unwrap_or_default();
+        let paused = open.message.as_ref().and_then(|message| self.pauses.result(&session, message));
+        if let (Some(result), Some(request)) = (paused, &open.message) {
+            let id = request.id().and_then(|id| id.as_number()).expect("a number");
+            return format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#);
+        }
         let Some(text) = self.list_result.filter(|_| method_of(open).ends_with("/list")) else {
             return result_of(open);
         };

@@ -11,6 +11,7 @@ mod ends;
 mod field;
 mod first_use;
 mod frozen;
+mod handles;
 mod levels;
 mod limits;
 mod lists;

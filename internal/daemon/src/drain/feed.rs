@@ -35,7 +35,7 @@ struct State {
 
 struct Kept {
     number: u64,
-    /// Good for another listener too: that a call is over stays true, where a stream stood does not.
+    /// Good for another listener too: that a call is over and what it brought stays true, where a stream stood does not.
     lasting: bool,
     text: Bytes,
 }
@@ -53,7 +53,7 @@ impl Feed {
 
     /// Tells everybody who listens, or else whoever comes.
     pub(crate) fn tell(&self, line: Line) {
-        let lasting = matches!(line, Line::CallOver(_));
+        let lasting = matches!(line, Line::CallOver(_) | Line::Handles(_));
         let mut state = self.state();
         let number = state.last + 1;
         let Ok(text) = write(number, line) else { return };

@@ -2,6 +2,7 @@
 //! Members and kinds that a reader does not know are passed over.
 
 use bytes::Bytes;
+use evermux_core::handles::{Handle, HandleNews};
 use evermux_core::handover::{Forwarded, HandedTrail, ReleasedStream};
 use evermux_core::input::Input;
 use evermux_core::names::{Generation, Handshake, LinkNonce, Trajectory, WireId};
@@ -26,6 +27,7 @@ pub(crate) enum Line {
     CallOver(CallOver),
     Released(Box<Released>),
     News(Box<News>),
+    Handles(Box<Handles>),
     /// Of a newer build.
     #[serde(other)]
     Unknown,
@@ -83,6 +85,24 @@ pub(crate) struct News {
     told: Option<String>,
 }
 
+/// What an answer has changed about handles. Values are keyed hashes.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Handles {
+    trajectory: String,
+    handshake: u32,
+    born: Vec<Born>,
+    settled: Vec<String>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Born {
+    value: String,
+    handshake: u32,
+    expires_ms: u64,
+    tool: Option<String>,
+    known_to: Vec<String>,
+}
+
 impl Line {
     pub(crate) fn call_over(trajectory: Trajectory, handshake: Handshake, wire: WireId) -> Self {
         Self::CallOver(CallOver { trajectory: trajectory.to_string(), handshake: handshake.0, wire: wire.0 })
@@ -109,6 +129,22 @@ impl Line {
         }))
     }
 
+    pub(crate) fn handles(news: &HandleNews) -> Self {
+        let born = |handle: &Handle| Born {
+            value: handle.value.to_string(),
+            handshake: handle.handshake.0,
+            expires_ms: handle.expires_ms,
+            tool: handle.tool.map(|tool| tool.to_string()),
+            known_to: handle.known_to.iter().map(ToString::to_string).collect(),
+        };
+        Self::Handles(Box::new(Handles {
+            trajectory: news.trajectory.to_string(),
+            handshake: news.handshake.0,
+            born: news.born.iter().map(born).collect(),
+            settled: news.settled.iter().map(ToString::to_string).collect(),
+        }))
+    }
+
     /// The fact it tells, if it tells one; `generation`: whose line it is.
     pub(crate) fn fact(self, generation: Generation) -> Option<Input> {
         match self {
@@ -123,6 +159,7 @@ impl Line {
                 Some(Input::Released { generation, stream })
             }
             Self::News(news) => Some(Input::Forwarded(Box::new(news.forwarded()?))),
+            Self::Handles(handles) => Some(Input::HandlesChanged(Box::new(handles.news()?))),
         }
     }
 }
@@ -171,6 +208,26 @@ impl News {
     }
 }
 
+impl Handles {
+    fn news(self) -> Option<HandleNews> {
+        let born = self.born.into_iter().map(|born| {
+            Some(Handle {
+                value: born.value.parse().ok()?,
+                handshake: Handshake(born.handshake),
+                expires_ms: born.expires_ms,
+                tool: born.tool.map(|tool| tool.parse()).transpose().ok()?,
+                known_to: born.known_to.iter().map(|link| link.parse().ok()).collect::<Option<_>>()?,
+            })
+        });
+        Some(HandleNews {
+            trajectory: self.trajectory.parse().ok()?,
+            handshake: Handshake(self.handshake),
+            born: born.collect::<Option<_>>()?,
+            settled: self.settled.iter().map(|value| value.parse().ok()).collect::<Option<_>>()?,
+        })
+    }
+}
+
 impl Released {
     fn stream(self) -> Option<ReleasedStream> {
         let missed = self.missed.into_iter().map(|one| Some((one.link.parse().ok()?, one.message.into())));
@@ -186,12 +243,26 @@ impl Released {
 
 #[cfg(test)]
 mod tests {
+    use evermux_core::names::Digest;
+
     use super::*;
 
     const GOLDEN: &str = include_str!("golden/lines.jsonl");
     const NEWER: &str = include_str!("golden/newer.jsonl");
 
     const NEWS: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+
+    fn handles() -> HandleNews {
+        let handle = Handle {
+            value: Digest(0x1a),
+            handshake: Handshake(2),
+            expires_ms: 1_790_000_000_000,
+            tool: Some(Digest(0x2b)),
+            known_to: vec![LinkNonce(0xcd)],
+        };
+        let (trajectory, handshake) = (Trajectory(0xab), Handshake(2));
+        HandleNews { trajectory, handshake, born: vec![handle], settled: vec![Digest(0x3c)] }
+    }
 
     fn lines() -> Vec<Line> {
         let place = Place { generation: Generation(3), trail: 6, number: 7, of_call: false };
@@ -220,6 +291,7 @@ mod tests {
             Line::forwarded(&news),
             Line::forwarded(&to_all),
             Line::released(&telling),
+            Line::handles(&handles()),
         ]
     }
 

@@ -39,6 +39,7 @@ fn reads_back_what_it_wrote() {
         session_id: None,
         get_cursor: None,
         owner: None,
+        handles: Vec::new(),
         learned: Learned::default(),
         subscriptions: BTreeMap::new(),
         log_levels: BTreeMap::new(),

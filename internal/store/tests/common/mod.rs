@@ -34,6 +34,13 @@ pub(crate) fn sample(trajectory: u128) -> Record {
         subscriptions: BTreeMap::from([("file:///a".to_owned(), vec![LinkNonce(7), LinkNonce(8)])]),
         log_levels: BTreeMap::from([(LinkNonce(7), "debug".to_owned())]),
         owner: Some(LinkNonce(7)),
+        handles: vec![evermux_core::handles::Handle {
+            value: Digest(77),
+            handshake: Handshake(2),
+            expires_ms: 1_790_000_000_000,
+            tool: None,
+            known_to: vec![LinkNonce(5)],
+        }],
         learned: Learned { get_stream: Some(true), gone_signature: Some("404".to_owned()) },
         created_ms: 1_764_000_000_000,
         used_ms: 1_764_000_000_001,

@@ -23,6 +23,7 @@ mod rpc;
 mod script;
 mod server;
 mod state;
+mod threads;
 mod tools;
 mod views;
 

@@ -26,6 +26,7 @@ impl Script {
   --gates N                   pauses of an execution (1)
   --lease-ms MS               how long a pause can be resumed
   --exec-ids uuid|counter     ids of paused executions
+  --threads                   tools `codex` and `codex-reply`
   --resource PATH,PATH...     endpoints (/mcp); a session is only for the one it was opened on
   --state-file FILE           keeps sessions over the end of the process
   --idle-ttl MS               forgets sessions that nobody uses for so long
@@ -38,8 +39,14 @@ impl Script {
     /// Whether an option has no value.
     #[must_use]
     pub fn is_switch(option: &str) -> bool {
-        const SWITCHES: [&str; 5] =
-            ["--bind-to-bearer", "--no-list-changed", "--tasks", "--single-session", "--assert-unique-ids"];
+        const SWITCHES: [&str; 6] = [
+            "--bind-to-bearer",
+            "--no-list-changed",
+            "--tasks",
+            "--threads",
+            "--single-session",
+            "--assert-unique-ids",
+        ];
         SWITCHES.contains(&option)
     }
 
@@ -79,6 +86,7 @@ impl Script {
             "--resource" => self.resources = paths(value)?,
             "--state-file" if !value.is_empty() => self.state_file = Some(value.into()),
             "--idle-ttl" => self.idle_ttl = Some(Duration::from_millis(value.parse().ok()?)),
+            "--threads" => self.threads = true,
             "--single-session" => self.single_session = true,
             "--era" => self.era = era(value)?,
             "--assert-unique-ids" => {}

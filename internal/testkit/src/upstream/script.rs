@@ -173,6 +173,8 @@ pub struct Script {
     pub lease_ms: Option<u64>,
     /// Ids of paused executions.
     pub exec_ids: ExecIds,
+    /// Whether there are the tools `codex` and `codex-reply`.
+    pub threads: bool,
     /// Paths of the endpoints. A session is only for the path it was opened on; others get 403, −32003.
     pub resources: Vec<String>,
     /// A session that nobody has used for this long is forgotten, see [`Upstream::advance`](super::Upstream::advance).
@@ -211,6 +213,7 @@ impl Default for Script {
             gates: 1,
             lease_ms: None,
             exec_ids: ExecIds::default(),
+            threads: false,
             resources: vec!["/mcp".to_owned()],
             idle_ttl: None,
             single_session: false,

@@ -19,6 +19,7 @@ use super::faults::FaultBook;
 use super::journal::{Entry, Journal, Violation};
 use super::lists::Cursors;
 use super::rpc::Message;
+use super::threads::Threads;
 use crate::wait::Watched;
 
 /// The stream number of a session's GET stream.
@@ -104,6 +105,7 @@ pub(super) struct State {
     pub(super) cursors: Cursors,
     pub(super) asks: AskBook,
     pub(super) engines: Engines,
+    pub(super) threads: Threads,
     pub(super) clock: Clock,
     /// Requests of the session-less revision in work, each in a session of its own that ends with it.
     pub(super) visits: BTreeMap<String, Session>,
@@ -144,6 +146,7 @@ impl State {
     pub(super) fn end_session(&mut self, id: &str) {
         self.sessions.remove(id);
         self.engines.drop_session(id);
+        self.threads.drop_session(id);
         self.cursors.drop_session(id);
     }
 
@@ -151,6 +154,7 @@ impl State {
     pub(super) fn end_sessions(&mut self) {
         self.sessions.clear();
         self.engines.drop_sessions();
+        self.threads.drop_sessions();
         self.cursors = Cursors::default();
     }
 

@@ -15,6 +15,7 @@
 //! | `log` | `level`, `text`, `times` | log notifications on the call's stream, filtered by level |
 //! | `execute` | `code` | pauses for approval; only with an engine |
 //! | `resume` | `executionId`, `action`, `content` | goes on, on the engine that paused; only with an engine |
+//! | `codex`, `codex-reply` | `prompt`, `threadId` | a thread in the session's memory; only with threads |
 //! | `ask`, `ask_on_get` | `method`, `params`, `mode`, `force`, `then`, `gate` | requests from server to client |
 
 use std::borrow::Cow;
@@ -26,7 +27,7 @@ use serde_json::value::RawValue;
 
 use super::rpc::{Message, Outcome, RpcError, Site, at_gate};
 use super::state::{Shared, State};
-use super::{asks, engine, input, logs};
+use super::{asks, engine, input, logs, threads};
 
 /// `notifications/tools/list_changed` as it goes out.
 pub(super) const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
@@ -78,6 +79,10 @@ pub(super) fn list(state: &State) -> Vec<String> {
     if state.script.engine.is_some() {
         add("execute", "");
         add("resume", "");
+    }
+    if state.script.threads {
+        add("codex", "");
+        add("codex-reply", "");
     }
     if state.tool_revision % 2 == 1 {
         add("extra", "");
@@ -135,7 +140,10 @@ async fn run(shared: &Shared, site: &Site, message: &Message) -> Outcome {
             Ok(structured("{}"))
         }
         name => shared
-            .update(|state| engine::call(state, &site.session, name, raw))
+            .update(|state| {
+                engine::call(state, &site.session, name, raw)
+                    .or_else(|| threads::call(state, &site.session, name, raw))
+            })
             .unwrap_or_else(|| Err(RpcError::new(-32602, &format!("Unknown tool: {name}")))),
     }
 }

@@ -36,6 +36,7 @@ fn record() -> Record {
         subscriptions: BTreeMap::from([("x:1".to_owned(), vec![LinkNonce(5)])]),
         log_levels: BTreeMap::from([(LinkNonce(5), "info".to_owned())]),
         owner: None,
+        handles: Vec::new(),
         learned: Learned::default(),
         created_ms: 1,
         used_ms: 2,

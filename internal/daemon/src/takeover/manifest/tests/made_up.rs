@@ -50,6 +50,7 @@ fn made_record() -> impl Strategy<Value = Record> {
         client_info: texts.1,
         capabilities: texts.2,
         get_cursor: texts.3.clone(),
+        handles: Vec::new(),
         learned: Learned { get_stream: rest.2, gone_signature: texts.3 },
         subscriptions: links.0,
         log_levels: links.1,
