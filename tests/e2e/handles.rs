@@ -1,6 +1,8 @@
 //! Handles over the whole way: an approval that one client left open, and an agent's thread that outlives processes.
 //! The upstream's journal and its count of side effects are the witnesses.
 
+use std::collections::BTreeMap;
+
 use evermux_testkit::{Answer, Engine, ExecIds, Harness, Script, ShimClient, Upstream};
 
 use crate::support::{PATIENCE, with_settings};
@@ -169,17 +171,19 @@ fn another_identity_finds_nothing() {
     // The engine itself tells nobody apart here, so what bob is told is its own answer, in bob's session.
     assert_ne!(accept(&mut bob, &execution), "owner_lost");
     assert_eq!(upstream.count(|entry| entry.calls("resume") && entry.sent_bearer("alice")), calls);
-    let sessions: std::collections::BTreeMap<String, String> = upstream
-        .journal()
-        .iter()
-        .filter_map(|entry| {
-            Some((entry.header("mcp-session-id")?.to_owned(), entry.header("authorization")?.to_owned()))
-        })
-        .fold(std::collections::BTreeMap::new(), |mut all, (session, who)| {
-            let former = all.insert(session, who.clone());
-            assert!(former.is_none_or(|former| former == who), "two identities in one session");
-            all
-        });
-    assert_eq!(sessions.len(), 2);
+    let sessions = identities_by_session(&upstream);
+    assert_eq!(sessions.len(), 2, "each has its own");
     upstream.assert_no_violations();
+}
+
+/// Who spoke in which session; one session, one identity.
+#[track_caller]
+fn identities_by_session(upstream: &Upstream) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for entry in upstream.journal() {
+        let (Some(session), Some(who)) = (&entry.session, &entry.auth) else { continue };
+        let former = all.insert(session.clone(), who.clone());
+        assert!(former.is_none_or(|former| former == *who), "two identities in one session");
+    }
+    all
 }
