@@ -157,8 +157,9 @@ pub(crate) struct Common {
     pub(crate) resumes: bool,
     /// The GET stream was opened before: it may begin with what was said meanwhile.
     pub(crate) reopened: bool,
-    /// Links whose calls ended while the GET stream was behind, two at most: more than one is as good as many.
-    pub(crate) unheard: Vec<LinkNonce>,
+    /// Links whose calls ended while the GET stream was behind or just before, and when, the last one last; two at
+    /// most: more than one is as good as many.
+    pub(crate) unheard: Vec<(LinkNonce, Mono)>,
     /// The record names links that this process has perhaps not met.
     pub(crate) strangers: bool,
 }

@@ -157,6 +157,7 @@ impl Hub {
         if matches!(session.standalone, Standalone::Closed | Standalone::Pausing(_)) {
             return;
         }
+        session.forget_heard(now);
         session.common.forget_lists();
         let lasted = session.standalone_since.take().map(|since| now.saturating_sub(since));
         if lasted.is_some_and(|lasted| lasted >= LASTING) {
@@ -192,7 +193,9 @@ impl Hub {
     }
 
     pub(crate) fn close_standalone(&mut self, ix: SessionIx) {
+        let now = self.now.mono;
         let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.forget_heard(now);
         session.common.forget_lists();
         match std::mem::replace(&mut session.standalone, Standalone::Closed) {
             Standalone::Opening(exchange) | Standalone::Open(exchange) => self.abort(exchange),

@@ -46,6 +46,14 @@ impl Session {
         let is_live = matches!(self.standalone, Standalone::Open(_)) && (caught_up || !self.common.reopened);
         self.common.listened && !is_live
     }
+
+    /// On a live stream a question comes at once. But that the stream has ended may be heard after the answer of a
+    /// call that asked when it had, so what has just ended may still matter.
+    pub(crate) fn forget_heard(&mut self, now: Mono) {
+        if !self.is_behind(now) {
+            self.common.unheard.retain(|(_, at)| now.saturating_sub(*at) < CATCHING_UP);
+        }
+    }
 }
 
 impl Hub {
@@ -56,12 +64,12 @@ impl Hub {
         else {
             return;
         };
-        let behind = session.is_behind(now);
+        session.forget_heard(now);
         let unheard = &mut session.common.unheard;
-        if !behind {
-            unheard.clear();
-        } else if unheard.len() < 2 && !unheard.contains(&link) {
-            unheard.push(link);
+        unheard.retain(|(other, _)| *other != link);
+        unheard.push((link, now));
+        if unheard.len() > 2 {
+            unheard.remove(0);
         }
     }
 
@@ -138,7 +146,7 @@ impl Hub {
             }
         }
         if on_get && session.is_behind(now) {
-            links.extend(&session.common.unheard);
+            links.extend(session.common.unheard.iter().map(|(link, _)| *link));
         }
         match (links.first(), links.len()) {
             (Some(link), 1) if wanted && !self.ended.contains(link) => Ok(*link),

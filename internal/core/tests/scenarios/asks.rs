@@ -192,6 +192,32 @@ fn on_the_get_stream_two_callers_mean_nobody() {
     assert_eq!(w.clients[clients[0]].asked.len(), 1);
 }
 
+/// The stream and the answer of a call come on two connections: which is heard first says nothing.
+#[test]
+fn a_question_kept_for_a_stream_that_ended_may_be_of_a_call_that_ended() {
+    for (answer_first, pause, whose) in [(true, 10, 0), (false, 10, 0), (true, 6_000, 1)] {
+        let Setting { mut w, clients, posts, .. } = setting(2);
+        w.listen(clients[1]);
+        w.advance(10);
+        let get = w.exchange("GET");
+        w.fact(get, says_at(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#, "g/1"));
+        let answer = says(&result_of(&w.open[&posts[0]].clone()));
+        w.upstream.rule("GET", Answer::Facts(vec![head()]));
+        if answer_first {
+            w.fact(posts[0], answer);
+            w.advance(pause);
+            w.fact(get, cut());
+        } else {
+            w.fact(get, cut());
+            w.fact(posts[0], answer);
+        }
+        w.advance(2_000);
+        let again = w.exchange("GET");
+        w.fact(again, says_at(&form("1"), "g/2"));
+        assert_eq!(w.clients[clients[1]].asked.len(), whose, "{answer_first} {pause}");
+    }
+}
+
 #[test]
 fn a_call_that_may_still_run_counts_although_its_client_was_told() {
     let Setting { mut w, clients, posts, calls } = setting(2);

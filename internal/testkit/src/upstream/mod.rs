@@ -414,16 +414,28 @@ fn summary(entries: &[Entry]) -> String {
     let mut text = String::new();
     for entry in entries {
         let Entry {
-            n, at_ms, verb, rpc_method, id, session, connection, tool, reply_status, violations, ..
+            n,
+            at_ms,
+            verb,
+            rpc_method,
+            id,
+            session,
+            connection,
+            tool,
+            reply_status,
+            violations,
+            last_event_id,
+            ..
         } = entry;
         let short = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         writeln!(
             text,
-            "  #{n} {at_ms} ms conn {connection} {verb} {} {} id {} session {:.8} -> {reply_status:?} {violations:?}",
+            "  #{n} {at_ms} ms conn {connection} {verb} {} {} id {} session {:.8} after {} -> {reply_status:?} {violations:?}",
             short(rpc_method),
             short(tool),
             short(id),
-            short(session)
+            short(session),
+            short(last_event_id)
         )
         .ok();
     }

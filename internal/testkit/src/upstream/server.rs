@@ -280,7 +280,8 @@ async fn with_fault(
         }
         Some(Fault::CloseBeforeHead { processed }) => {
             if processed {
-                dispatch(shared, &received).await;
+                // A stream begins before the tool runs: its end says that it did.
+                drop(dispatch(shared, &received).await.into_body().collect().await);
             }
             Err(NoAnswer)
         }
