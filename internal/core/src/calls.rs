@@ -6,6 +6,7 @@ use mcp_wire::{Id, Message, Segments, method};
 
 use crate::budget::Passage;
 use crate::call::{CallId, Kept, Stage};
+use crate::drift::held_back;
 use crate::failure::{Failure, Kind, Outcome, draining, lost_answer, needs_auth, purged, session_lost};
 use crate::handles::owner_lost;
 use crate::hub::{Hub, Purpose, StreamUse};
@@ -60,7 +61,13 @@ impl Hub {
                 self.fail(call, &failure);
             }
             Phase::Lost => self.fail(call, &session_lost()),
-            _ if session.is_ready() && !greeting => self.send_if_let(ix, call),
+            _ if session.is_ready() && !greeting => {
+                if self.is_held_back(call) {
+                    self.fail(call, &held_back());
+                } else {
+                    self.send_if_let(ix, call);
+                }
+            }
             _ => {
                 session.waiting.push_back(call);
                 self.wake(ix);

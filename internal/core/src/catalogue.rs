@@ -211,6 +211,7 @@ impl Hub {
             .map(|known| Fingerprint { class: key.fingerprint.class, ..*known });
         let (upstream, trajectory, handshake) =
             (record.upstream.clone(), record.trajectory, record.handshake);
+        let (continuation, parent) = (record.continuation, record.parent);
         match resume(record, Source::Disk, known.as_ref()) {
             Resume::Resumed(record) => {
                 if !self.is_newest(&key, &record) {
@@ -225,6 +226,8 @@ impl Hub {
                 upstream,
                 trajectory,
                 handshake,
+                continuation,
+                parent,
                 status: crate::status::Status::NotFound,
                 reason: Some(reason.to_owned()),
             })),
@@ -269,6 +272,7 @@ impl Hub {
         let key = self.key_for(state)?;
         if let Some(ix) = self.pool.get(&key).copied() {
             self.adopt_wishes(link, ix);
+            self.lease(link, ix);
             return Some(ix);
         }
         let declared = match (&state.own, key.owner) {
@@ -287,7 +291,31 @@ impl Hub {
         session.reason = reason.map(str::to_owned);
         let ix = self.insert_session(session);
         self.adopt_wishes(link, ix);
+        self.lease(link, ix);
         Some(ix)
+    }
+
+    /// The client uses this session from now on, and no other one any more.
+    fn lease(&mut self, link: LinkNonce, ix: SessionIx) {
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let (upstream, trajectory) = (session.key.upstream.clone(), session.trajectory);
+        let Some(state) = self.links.get_mut(&link).filter(|link| link.leased != Some(trajectory)) else {
+            return;
+        };
+        state.leased = Some(trajectory);
+        let lease = self.lease_of(link);
+        self.order(Output::Note(Note::Leased { upstream, trajectory, lease }));
+    }
+
+    fn lease_of(&self, link: LinkNonce) -> Digest {
+        self.sealer.digest("lease", &link.0.to_be_bytes())
+    }
+
+    pub(crate) fn note_released(&mut self, link: &Link, why: &'static str) {
+        let Some(trajectory) = link.leased else { return };
+        let (upstream, lease) = (link.claim.upstream.clone(), self.lease_of(link.claim.nonce));
+        let silent = self.now.mono.saturating_sub(link.heard);
+        self.order(Output::Note(Note::Released { upstream, trajectory, lease, why, silent }));
     }
 
     /// A link that nothing can be done with until its client initializes again: what it said of itself is gone with
@@ -324,6 +352,8 @@ impl Hub {
             upstream: session.key.upstream.clone(),
             trajectory: session.trajectory,
             handshake: session.handshake,
+            continuation: session.continuation,
+            parent: session.parent,
             status: session.status,
             reason: session.reason.clone(),
         };

@@ -71,7 +71,9 @@ impl Hub {
     /// Forgets links nobody hears of. Their ids open for as long as the key lives, so no client notices.
     fn forget_quiet(&mut self, forgotten: &BTreeSet<LinkNonce>) {
         for link in forgotten {
-            self.links.remove(link);
+            if let Some(gone) = self.links.remove(link) {
+                self.note_released(&gone, "quiet");
+            }
             self.close_asks_of_link(*link);
             self.start_grace(*link);
         }
@@ -97,6 +99,7 @@ impl Hub {
     /// The client ended its link: its calls lose their reader; a pooled session stays, its own for a while (D14).
     pub(crate) fn forget_link(&mut self, nonce: LinkNonce) {
         let Some(mut link) = self.links.remove(&nonce) else { return };
+        self.note_released(&link, "ended");
         link.take_streams().for_each(|stream| self.drop_stream(stream));
         for (_, call) in link.pending {
             self.settle_silently(call);
@@ -185,6 +188,7 @@ impl Hub {
         SessionReport {
             upstream: session.key.upstream.clone(),
             trajectory: session.trajectory,
+            revalidate: self.to_revalidate(session),
             handshake: session.handshake,
             continuation: session.continuation,
             parent: session.parent,

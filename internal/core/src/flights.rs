@@ -13,6 +13,7 @@ use mcp_wire::{Message, Segments, method};
 use crate::call::{CallId, Stage};
 use crate::capabilities::Offers;
 use crate::chores::Due;
+use crate::drift::Listing;
 use crate::event_store::TrailId;
 use crate::failure::Outcome;
 use crate::hub::{Hub, StreamUse};
@@ -151,6 +152,8 @@ pub(crate) struct Common {
     pub(crate) unfinished: bool,
     pub(crate) missed: Missed,
     pub(crate) offers: Option<(Handshake, Offers)>,
+    /// The list of tools that clients are being told.
+    pub(crate) listing: Listing,
     /// A GET stream of this handshake was open before, here or in a former process.
     pub(crate) listened: bool,
     /// The GET stream that is being opened says where to go on.
@@ -178,6 +181,7 @@ impl Common {
         self.listened = false;
         self.reopened = false;
         self.unheard.clear();
+        self.listing = Listing::default();
         self.chores.clear();
         self.harmless.forget();
         self.forget_lists();

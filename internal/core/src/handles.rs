@@ -79,9 +79,9 @@ impl HandleNews {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bearing {
     /// The tool it calls.
-    tool: String,
+    pub(crate) tool: String,
     /// The handle it brings, and the handshake of the session that has it.
-    used: Option<(Digest, Handshake)>,
+    pub(crate) used: Option<(Digest, Handshake)>,
     /// It goes to a session that is not its client's own.
     pub(crate) routed: bool,
 }
@@ -224,7 +224,7 @@ impl Hub {
                 value: self.handle_value(&value),
                 handshake: state.handshake,
                 expires_ms,
-                tool: tool.map(|tool| self.sealer.digest("tool", tool.as_bytes())),
+                tool: tool.map(|tool| self.digest_of_tool(tool)),
                 known_to: vec![state.link],
             })
         });

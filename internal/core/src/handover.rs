@@ -10,6 +10,7 @@ use bytes::Bytes;
 use mcp_wire::Id;
 
 use crate::class::Declared;
+use crate::drift::Drift;
 use crate::input::{Delivery, Sender, StreamId};
 use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, Trajectory, UpstreamName, WireId};
 use crate::record::{JournalledCall, Record};
@@ -87,6 +88,10 @@ pub struct HandedSession {
     pub elicitations: Vec<(String, LinkNonce)>,
     /// Lasting news of this session that links of former processes have not heard, oldest first.
     pub news: Vec<Bytes>,
+    /// What changed while nobody listened.
+    pub drift: Drift,
+    /// Links that were told of all tools since.
+    pub listed: Vec<LinkNonce>,
 }
 
 /// A call that ends in the process where it began.

@@ -13,7 +13,7 @@ use crate::hub::{Hub, Pending, Purpose};
 use crate::ids::Ids;
 use crate::input::{ExchangeId, Refusal};
 use crate::loss::holds_another;
-use crate::names::{Handshake, LinkNonce, SessionId};
+use crate::names::{Handshake, LinkNonce, SessionId, WireId};
 use crate::offers::{is_version, may_be_version};
 use crate::output::{Output, Verb};
 use crate::record::{HandshakeState, Learned, Record, Sync};
@@ -57,19 +57,28 @@ impl Hub {
         }
     }
 
-    /// First contact with a stored session: finish its handshake, or `ping` — never `initialize`, which two SDKs
+    /// First contact with a stored session: finish its handshake, or ask for its tools, or `ping` — never `initialize`, which two SDKs
     /// silently take as a second handshake (design §6).
     pub(crate) fn first_contact(&mut self, ix: SessionIx) {
         let Some(session) = self.sessions.get(&ix) else { return };
         let answered = session.record.as_ref().map(|record| record.handshake_state);
         if answered == Some(HandshakeState::Answered) {
             self.acknowledge(ix);
+        } else if self.is_to_be_compared(ix) {
+            self.probe_by_list(ix, None);
         } else {
             self.probe(ix);
         }
     }
 
     pub(crate) fn probe(&mut self, ix: SessionIx) {
+        if let Some(session) = self.sessions.get_mut(&ix) {
+            session.comparing.stop();
+        }
+        self.probe_with(ix, |wire| mcp_wire::request(&Id::number(wire.0), method::PING, None));
+    }
+
+    pub(crate) fn probe_with(&mut self, ix: SessionIx, request: impl FnOnce(WireId) -> bytes::Bytes) {
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         let Some(wire) = session.ids.take() else {
             session.phase = Phase::Waking;
@@ -77,8 +86,14 @@ impl Hub {
             return;
         };
         session.phase = Phase::Probing;
-        let body = mcp_wire::request(&Id::number(wire.0), method::PING, None);
-        self.take_step(ix, Purpose::Probe(wire), body);
+        self.take_step(ix, Purpose::Probe(wire), request(wire));
+    }
+
+    /// The server answered, or nothing came in time; with its answer, if that could be read.
+    pub(crate) fn on_probed(&mut self, ix: SessionIx, message: Option<&Message>, proven: bool) {
+        if self.compare(ix, message) {
+            self.on_alive(ix, proven);
+        }
     }
 
     /// Starts the one exchange that the session's phase waits for.
@@ -179,6 +194,7 @@ impl Hub {
         (session.switched, session.flighty, session.evicted) = (false, false, false);
         (session.astray, session.denials, session.snubs) = (0, 0, 0);
         let old = session.record.take();
+        session.forget_offers(old.as_ref(), result);
         // A reservation under way is in the old record already, and may be granted yet.
         let reserved = old.as_ref().map_or(0, |old| old.ids_reserved_until).max(session.ids.end());
         session.record = Some(Record {
@@ -201,6 +217,7 @@ impl Hub {
             log_levels: old.as_ref().map(|old| old.log_levels.clone()).unwrap_or_default(),
             owner: session.key.owner,
             handles: old.as_ref().map(|old| old.handles.clone()).unwrap_or_default(),
+            tools: old.as_ref().and_then(|old| old.tools.clone()),
             learned: Learned { get_stream: None, gone_signature: session.reason.clone().filter(|_| again) },
             created_ms: now_ms,
             used_ms: now_ms,
@@ -396,7 +413,12 @@ impl Hub {
             Meaning::Gone(_) | Meaning::Denied(_) | Meaning::Astray(_) => {}
             Meaning::Mismatch => self.on_mismatch(ix),
             // Even an error is an answer of a server that knows the session.
-            Meaning::Answer if matches!(purpose, Purpose::Probe(_)) => self.on_alive(ix, true),
+            Meaning::Answer if matches!(purpose, Purpose::Probe(_)) => self.on_probed(ix, None, true),
+            Meaning::Answer | Meaning::Unusable | Meaning::Trouble(_) | Meaning::Doubtful(_)
+                if self.is_only_its_list(ix, purpose) =>
+            {
+                self.on_probed(ix, None, true);
+            }
             Meaning::Answer | Meaning::Unusable | Meaning::Trouble(None)
                 if purpose == Purpose::Initialized && self.bear_snub(ix) => {}
             Meaning::Answer | Meaning::Unusable | Meaning::Doubtful(_) => {

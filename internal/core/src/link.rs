@@ -9,7 +9,7 @@ use crate::class::{Class, Declared};
 use crate::event_store::TrailId;
 use crate::input::{Mono, StreamId};
 use crate::lists::Pages;
-use crate::names::{Continuation, Digest, Generation, Seq};
+use crate::names::{Continuation, Digest, Generation, Seq, Trajectory};
 use crate::seal::{EventClaim, LinkClaim};
 use crate::status::Status;
 
@@ -75,6 +75,10 @@ pub(crate) struct Link {
     pub(crate) awaited_until: Option<Mono>,
     /// The attach and status it was last told in `_meta`.
     pub(crate) told: Option<(Continuation, Status)>,
+    /// The attach in which it was told of all tools.
+    pub(crate) listed: Option<Continuation>,
+    /// The session it uses, by its stable name.
+    pub(crate) leased: Option<Trajectory>,
 }
 
 impl Link {
@@ -97,6 +101,8 @@ impl Link {
             heard,
             awaited_until: None,
             told: None,
+            listed: None,
+            leased: None,
         }
     }
 

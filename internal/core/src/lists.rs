@@ -219,6 +219,9 @@ impl Hub {
         let result = came.message.result()?;
         if came.list.kind == Kind::Tools {
             self.learn_harmless(ix, result);
+            if self.sessions.get(&ix).is_some_and(|session| session.handshake == came.handshake) {
+                self.learn_tools(ix, came.list.page.cursor.as_deref(), result);
+            }
         }
         let next = serde_json::from_slice::<Listed<'_>>(result).ok().and_then(|listed| listed.next);
         let next: Option<Box<str>> = next.map(|raw| raw.get().into());
@@ -270,6 +273,9 @@ impl Hub {
         list: &List,
         next: Option<&str>,
     ) {
+        if next.is_none() && list.kind == Kind::Tools {
+            self.note_listed(ix, link);
+        }
         let Some(next) = next.filter(|next| next.len() <= LONGEST_CURSOR) else { return };
         let Some(trajectory) = self.sessions.get(&ix).map(|session| session.trajectory) else { return };
         let Some(link) = self.links.get_mut(&link) else { return };

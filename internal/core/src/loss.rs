@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::call::CallId;
+use crate::drift::Drift;
 use crate::failure::{Failure, Kind as Failed, needs_auth, session_lost};
 use crate::hub::{Hub, Pending, Purpose};
 use crate::input::Now;
@@ -290,6 +291,7 @@ impl Hub {
         session.parent = Some(std::mem::replace(&mut session.continuation, continuation));
         session.status = Status::Reinitialized;
         session.reason = Some("switched".to_owned());
+        session.drift = Drift::default();
         (session.switched, session.proven, session.doubted) = (true, false, false);
         let handshake = session.handshake;
         if let Some(record) = session.record.as_mut() {

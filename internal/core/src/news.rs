@@ -245,6 +245,14 @@ impl Hub {
         }
     }
 
+    pub(crate) fn announce_change(&mut self, ix: SessionIx, kind: Kind) {
+        let of_kind =
+            |(_, audience): &(Message, Audience)| matches!(audience, Audience::All(one) if *one == kind);
+        if let Some((message, audience)) = self.changed_lists(ix).into_iter().find(of_kind) {
+            self.fan_out(ix, &message, &audience, None);
+        }
+    }
+
     pub(crate) fn announce_update(&mut self, ix: SessionIx, uri: &str) {
         let record = self.sessions.get(&ix).and_then(|session| session.record.as_ref());
         let links = record.and_then(|record| record.subscriptions.get(uri)).cloned();

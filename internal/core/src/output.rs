@@ -8,7 +8,9 @@ use mcp_wire::Segments;
 use crate::handles::HandleNews;
 use crate::handover::{Forwarded, Manifest, Relayed, ReleasedStream};
 use crate::input::{ExchangeId, StreamId, Ticket};
-use crate::names::{Generation, Handshake, SessionId, Trajectory, UpstreamName, WireId};
+use crate::names::{
+    Continuation, Digest, Generation, Handshake, SessionId, Trajectory, UpstreamName, WireId,
+};
 use crate::record::{Fingerprint, JournalEntry, Record, Sync};
 use crate::seal::{EventClaim, LinkClaim};
 use crate::status::Status;
@@ -52,10 +54,36 @@ pub enum Note {
         trajectory: Trajectory,
         /// Its handshake.
         handshake: Handshake,
+        /// This attach.
+        continuation: Continuation,
+        /// The attach before.
+        parent: Option<Continuation>,
         /// The status.
         status: Status,
         /// Why.
         reason: Option<String>,
+    },
+    /// A client uses a session from now on.
+    Leased {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The session's stable name.
+        trajectory: Trajectory,
+        /// A keyed hash that tells clients apart.
+        lease: Digest,
+    },
+    /// A client uses it no more.
+    Released {
+        /// The upstream.
+        upstream: UpstreamName,
+        /// The session's stable name.
+        trajectory: Trajectory,
+        /// As in [`Note::Leased`].
+        lease: Digest,
+        /// `ended` by the client, or `quiet` for so long that nothing is kept for it.
+        why: &'static str,
+        /// Since it was last heard of.
+        silent: Duration,
     },
     /// An upstream said that a session is gone.
     Lost {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::drift::KnownTools;
 use crate::handles::Handle;
 use crate::names::{
     Continuation, Digest, Generation, Handshake, LinkNonce, Seq, SessionId, Trajectory, UpstreamName, WireId,
@@ -100,6 +101,8 @@ pub struct Record {
     pub owner: Option<LinkNonce>,
     /// Values that belong to this session, or to one before it in this trajectory.
     pub handles: Vec<Handle>,
+    /// The tools that a client was told of last; `None`: none was, or there are too many.
+    pub tools: Option<KnownTools>,
     /// Observed facts.
     pub learned: Learned,
     /// Unix milliseconds: when the session was made.

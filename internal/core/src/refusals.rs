@@ -311,7 +311,7 @@ impl Hub {
             Purpose::Delete => self.on_delete_ended(exchange, None),
             Purpose::Evict => self.begin_initialize(state.session),
             // Silence proves nothing: the calls find out for themselves.
-            Purpose::Probe(_) if !state.answered => self.on_alive(state.session, false),
+            Purpose::Probe(_) if !state.answered => self.on_probed(state.session, None, false),
             Purpose::Initialize(_) | Purpose::Initialized if !state.answered => {
                 self.on_contact_failed(state.session, state.purpose, "no answer in time");
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::call::CallId;
 use crate::class::Declared;
+use crate::drift::{Comparing, Drift};
 use crate::elsewhere::Elsewhere;
 use crate::failure::Failure;
 use crate::flights::Common;
@@ -121,6 +122,8 @@ pub(crate) struct Session {
     pub(crate) reserve_again: Option<TimerId>,
     /// The handshake, probe or `initialized` that the phase waits for; nothing else may move it on.
     pub(crate) step: Option<ExchangeId>,
+    pub(crate) comparing: Comparing,
+    pub(crate) drift: Drift,
     pub(crate) backoff: Option<TimerId>,
     /// What its last `initialize` said of the revision.
     pub(crate) offered: Offer,
@@ -217,6 +220,8 @@ impl Session {
             reserving: None,
             reserve_again: None,
             step: None,
+            comparing: Comparing::No,
+            drift: Drift::default(),
             backoff: None,
             offered: Offer::default(),
             initializes: 0,

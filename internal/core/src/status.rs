@@ -88,6 +88,8 @@ pub struct SessionReport {
     pub upstream: UpstreamName,
     /// Its stable name.
     pub trajectory: Trajectory,
+    /// What changed while nobody listened, and is to be looked at again: `server`, `instructions`, `tools`.
+    pub revalidate: Vec<&'static str>,
     /// Its handshake.
     pub handshake: Handshake,
     /// This attach.

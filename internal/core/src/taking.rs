@@ -110,6 +110,8 @@ impl Hub {
             loose: self.asks.loose_in(ix, self.now.mono),
             elicitations: self.asks.elicitations_in(ix),
             news: session.common.missed.told(),
+            drift: session.drift.clone(),
+            listed: self.listed_in(session),
         })
     }
 
@@ -174,12 +176,21 @@ impl Hub {
     fn take_session(&mut self, handed: HandedSession) -> Option<SessionIx> {
         let (upstream, trajectory, handshake) =
             (handed.record.upstream.clone(), handed.record.trajectory, handed.record.handshake);
+        let (continuation, parent) = (handed.record.continuation, handed.record.parent);
         // A config that changed meanwhile supersedes it like one that changes later.
         let record = match resume(handed.record, Source::Takeover, None) {
             Resume::Resumed(record) => *record,
             Resume::Fresh(reason) => {
                 let (status, reason) = (Status::NotFound, Some(reason.to_owned()));
-                self.order(Output::Note(Note::Attached { upstream, trajectory, handshake, status, reason }));
+                self.order(Output::Note(Note::Attached {
+                    upstream,
+                    trajectory,
+                    handshake,
+                    continuation,
+                    parent,
+                    status,
+                    reason,
+                }));
                 return None;
             }
         };
@@ -193,6 +204,12 @@ impl Hub {
             stream: handed.stream.filter(|place| self.living.contains(place)),
         };
         stand(&mut session, handed.standing, handed.reason);
+        session.drift = handed.drift;
+        for link in handed.listed {
+            if let Some(link) = self.links.get_mut(&link) {
+                link.listed = Some(continuation);
+            }
+        }
         for message in handed.news {
             self.news += 1;
             session.common.missed.take_up(self.news, message);

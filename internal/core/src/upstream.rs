@@ -402,7 +402,7 @@ impl Hub {
                 self.answer(call, message, cursor);
             }
             Purpose::Initialize(_) => self.on_initialize_result(exchange, message),
-            Purpose::Probe(_) => self.on_alive(ix, true),
+            Purpose::Probe(_) => self.on_probed(ix, Some(message), true),
             Purpose::Aside(wire) => {
                 if let Some(session) = self.sessions.get_mut(&ix).filter(|s| s.handshake == handshake) {
                     session.prove();

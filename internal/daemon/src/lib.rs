@@ -5,6 +5,7 @@
 
 mod accept;
 mod admission;
+mod audit;
 #[doc(hidden)]
 pub mod bare;
 mod batch;

@@ -17,6 +17,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::accept::{Door, LockBox, accept};
+use crate::audit::Audit;
 use crate::credentials;
 use crate::downstream::Face;
 use crate::drain;
@@ -447,6 +448,7 @@ fn parts(
     setting.inbox.tell(Told::Fact(Input::Configured(policies(&config))));
     let Setting { sealer, inbox, tracker, phase, neighbours } = setting;
     let wall = crate::sleep::system_wall();
+    let audit = Audit::open(&state.log_dir(), generation);
     let key = key.clone();
     Ok(Parts {
         hub,
@@ -461,6 +463,7 @@ fn parts(
         phase,
         wall,
         neighbours,
+        audit,
     })
 }
 

@@ -65,22 +65,25 @@ impl Write for Line<'_> {
     }
 }
 
-struct Rolling {
+/// A file that lines are appended to: at [`LARGEST`] bytes it becomes the older one, `<name>.1`, and a new one begins.
+pub(crate) struct Rolling {
     path: PathBuf,
     file: File,
     length: u64,
 }
 
 impl Rolling {
-    fn open(path: PathBuf) -> io::Result<Self> {
+    pub(crate) fn open(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
         let length = file.metadata()?.len();
         Ok(Self { path, file, length })
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.length + bytes.len() as u64 > LARGEST {
-            std::fs::rename(&self.path, self.path.with_extension("log.1"))?;
+            let mut older = self.path.clone().into_os_string();
+            older.push(".1");
+            std::fs::rename(&self.path, older)?;
             *self = Self::open(self.path.clone())?;
         }
         let written = self.file.write(bytes)?;

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio_util::task::TaskTracker;
 
+use crate::audit::Audit;
 use crate::body::{Head, Sink};
 use crate::credentials::{self, Purse, Resolved};
 use crate::drain::{self, Line};
@@ -69,6 +70,7 @@ pub(crate) struct Parts {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) wall: Wall,
     pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) audit: Audit,
 }
 
 pub(crate) struct Reactor {
@@ -379,8 +381,7 @@ impl Reactor {
     }
 
     fn ask_core(&mut self, input: Input) {
-        let wall_ms = u64::try_from(self.clocks.wall().as_millis()).unwrap_or(u64::MAX);
-        let now = Now { mono: self.clocks.mono(), wall_ms };
+        let now = Now { mono: self.clocks.mono(), wall_ms: self.clocks.wall_ms() };
         self.parts.neighbours.note(&input, &self.parts.inbox);
         let mut outbox = std::mem::take(&mut self.outbox);
         self.parts.hub.handle(now, input, &mut outbox);
@@ -432,7 +433,10 @@ impl Reactor {
                 self.purged.ended += 1;
                 self.parts.persist.delete(0, upstream, trajectory);
             }
-            Output::Note(note) => write_note(&note),
+            Output::Note(note) => {
+                write_note(&note);
+                self.parts.audit.tell(&note, self.clocks.wall_ms());
+            }
             // The connections of a process that was succeeded are to end in an order of their own.
             Output::Drained if self.parts.neighbours.is_handed_over() => self.parts.neighbours.note_emptied(),
             Output::Drained => drop(self.parts.phase.send_replace(Phase::Drained)),
@@ -522,9 +526,12 @@ impl Reactor {
 
 fn write_note(note: &Note) {
     match note {
-        Note::Attached { upstream, trajectory, handshake, status, reason } => tracing::info!(
-            %upstream, %trajectory, handshake = handshake.0, status = status.word(), reason, "session attached"
-        ),
+        Note::Attached { upstream, trajectory, handshake, continuation, status, reason, .. } => {
+            tracing::info!(
+                %upstream, %trajectory, handshake = handshake.0, %continuation, status = status.word(), reason,
+                "session attached"
+            )
+        }
         Note::Lost { upstream, trajectory, symptom, age, silent } => {
             let silent = silent.map(|silent| silent.as_secs());
             tracing::warn!(
@@ -539,6 +546,13 @@ fn write_note(note: &Note) {
         }
         Note::Unrouted { upstream, why } => {
             tracing::warn!(%upstream, why, "a call with a handle was not routed")
+        }
+        // A crowd of short clients would push everything else out of the log; the events have them.
+        Note::Leased { upstream, trajectory, lease } => {
+            tracing::debug!(%upstream, %trajectory, %lease, "a client uses a session");
+        }
+        Note::Released { upstream, trajectory, lease, why, .. } => {
+            tracing::debug!(%upstream, %trajectory, %lease, why, "a client uses a session no more");
         }
         Note::Dropped(what) => tracing::debug!(what, "dropped"),
     }

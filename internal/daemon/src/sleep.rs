@@ -38,6 +38,11 @@ impl Clocks {
         (self.wall)()
     }
 
+    /// Milliseconds since 1970.
+    pub(crate) fn wall_ms(&self) -> u64 {
+        u64::try_from(self.wall().as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The moment of a time since the start.
     pub(crate) fn at(&self, mono: Duration) -> Instant {
         self.started + mono

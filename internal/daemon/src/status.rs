@@ -64,7 +64,7 @@ fn session(report: &SessionReport) -> Value {
         "parent": report.parent.map(|parent| parent.to_string()),
         "status": report.status.word(),
         "reason": report.reason,
-        "revalidation_required": [],
+        "revalidation_required": report.revalidate,
         "unresolved_operations": report.unresolved_operations,
         "handles": report.handles,
         "protocol_version": report.protocol_version,
@@ -97,7 +97,7 @@ pub(crate) fn put_aside(upstream: &str, trajectory: &str, reason: &str) -> Value
     })
 }
 
-fn rfc3339(ms: u64) -> Option<String> {
+pub(crate) fn rfc3339(ms: u64) -> Option<String> {
     let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
     Some(format!("{time:.0}"))
 }

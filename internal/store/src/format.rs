@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use evermux_core::drift::KnownTools;
 use evermux_core::handles::Handle;
 use evermux_core::names::{
     Continuation, Digest, Generation, Handshake, LinkNonce, SessionId, Trajectory, UpstreamName,
@@ -127,7 +128,7 @@ fn members_of(record: &Record) -> Result<BTreeMap<String, Json>, StoreError> {
     let number = |field: &str, value: u64| Json::unsigned(value).ok_or_else(|| unencodable(field));
     let text = |value: &str| Json::Text(value.to_owned());
     let optional = |value: Option<String>| value.map_or(Json::Null, Json::Text);
-    let minor = if record.handles.is_empty() { FIRST_MINOR } else { MINOR };
+    let minor = if record.handles.is_empty() && record.tools.is_none() { FIRST_MINOR } else { MINOR };
     let format =
         [("major".to_owned(), number("format", MAJOR)?), ("minor".to_owned(), number("format", minor)?)];
     let members = [
@@ -156,7 +157,13 @@ fn members_of(record: &Record) -> Result<BTreeMap<String, Json>, StoreError> {
         ("ok_ms", number("ok_ms", record.ok_ms)?),
     ];
     let handles = handles_json(&record.handles)?.map(|all| ("handles", all));
-    Ok(members.into_iter().chain(handles).map(|(name, value)| (name.to_owned(), value)).collect())
+    let tools = record.tools.as_ref().map(|tools| ("tools", tools_json(tools)));
+    Ok(members
+        .into_iter()
+        .chain(handles)
+        .chain(tools)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect())
 }
 
 fn fingerprint_json(fingerprint: &Fingerprint) -> Json {
@@ -203,6 +210,14 @@ fn handles_json(handles: &[Handle]) -> Result<Option<Json>, StoreError> {
         Ok(Json::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
     };
     handles.iter().map(one).collect::<Result<_, _>>().map(|all| Some(Json::List(all)))
+}
+
+/// Since minor version 1. A record of a session that nobody listed the tools of is as it was before.
+fn tools_json(tools: &KnownTools) -> Json {
+    let text = |digest: &Digest| Json::Text(digest.to_string());
+    let bearers = tools.bearers.iter().map(|(name, definition)| (name.to_string(), text(definition)));
+    let members = [("bearers", Json::Object(bearers.collect())), ("list", text(&tools.list))];
+    Json::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
 }
 
 pub(crate) fn state_word(state: HandshakeState) -> &'static str {
@@ -308,6 +323,7 @@ fn record_from(mut members: Members) -> Result<Record, Malformed> {
         log_levels: take_log_levels(from)?,
         owner: take_optional_name::<LinkNonce>(from, "owner")?,
         handles: take_handles(from)?,
+        tools: take_tools(from)?,
         learned,
         created_ms: take_number(from, "created_ms")?,
         used_ms: take_number(from, "used_ms")?,
@@ -372,6 +388,22 @@ fn take_handles(from: &mut Members) -> Result<Vec<Handle>, Malformed> {
         })
     };
     all.into_iter().map(one).collect::<Option<_>>().ok_or(Malformed("handles"))
+}
+
+fn take_tools(from: &mut Members) -> Result<Option<KnownTools>, Malformed> {
+    let mut members = match from.remove("tools") {
+        None => return Ok(None),
+        Some(Json::Object(members)) => members,
+        Some(_) => return Err(Malformed("tools")),
+    };
+    let list = take_name(&mut members, "list").map_err(|_| Malformed("tools"))?;
+    let bearers = take_object(&mut members, "bearers").map_err(|_| Malformed("tools"))?;
+    let one = |(name, definition): (String, Json)| match definition {
+        Json::Text(definition) => Some((name.parse().ok()?, definition.parse().ok()?)),
+        _ => None,
+    };
+    let bearers = bearers.into_iter().map(one).collect::<Option<_>>().ok_or(Malformed("tools"))?;
+    Ok(Some(KnownTools { list, bearers }))
 }
 
 fn take_log_levels(from: &mut Members) -> Result<BTreeMap<LinkNonce, String>, Malformed> {

@@ -12,6 +12,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use common::path_of;
+use evermux_core::drift::KnownTools;
 use evermux_core::handles::Handle;
 use evermux_core::names::{Continuation, Digest, Generation, Handshake, LinkNonce, SessionId, Trajectory};
 use evermux_core::record::{Fingerprint, HandshakeState, Learned, Record};
@@ -26,7 +27,7 @@ fn all() -> [Golden; 4] {
         (include_str!("golden/record-1.0.json"), full()),
         (include_str!("golden/record-1.0-empty.json"), empty()),
         (include_str!("golden/record-1.0-unknown-member.json"), with_an_unknown_member()),
-        (include_str!("golden/record-1.1.json"), with_handles()),
+        (include_str!("golden/record-1.1.json"), with_handles_and_tools()),
     ]
 }
 
@@ -61,6 +62,7 @@ fn full() -> Record {
         owner: Some(LinkNonce(10)),
         learned: Learned { get_stream: Some(true), gone_signature: Some("404".to_owned()) },
         handles: Vec::new(),
+        tools: None,
         created_ms: 1_764_000_000_000,
         used_ms: 1_764_000_000_001,
         ok_ms: 1_764_000_000_002,
@@ -90,7 +92,7 @@ fn with_an_unknown_member() -> Record {
 }
 
 /// Since 1.1.
-fn with_handles() -> Record {
+fn with_handles_and_tools() -> Record {
     let whole = Handle {
         value: Digest(0xa1),
         handshake: Handshake(2),
@@ -105,7 +107,9 @@ fn with_handles() -> Record {
         known_to: vec![],
         ..whole.clone()
     };
-    Record { trajectory: Trajectory(3), handles: vec![whole, least], ..full() }
+    let bearers = BTreeMap::from([(Digest(0xb1), Digest(0xd1)), (Digest(0xb2), Digest(0xd2))]);
+    let tools = Some(KnownTools { list: Digest(0xe1), bearers });
+    Record { trajectory: Trajectory(3), handles: vec![whole, least], tools, ..full() }
 }
 
 /// A state directory with this file in it, and the key it was written under.
@@ -154,7 +158,7 @@ fn a_record_of_any_version_is_written_with_the_same_content() {
 /// So that nobody forgets: the versions that are written today have their files.
 #[test]
 fn the_versions_of_today_have_their_files() {
-    for record in [full(), with_handles()] {
+    for record in [full(), with_handles_and_tools()] {
         let (_temp, state) = home("", &record);
         let written = bare::write_record(&record, state.key().unwrap().key()).unwrap();
         let format = members(&written).remove("format").unwrap();

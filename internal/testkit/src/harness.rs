@@ -376,13 +376,12 @@ impl Harness {
     /// If it is not.
     #[track_caller]
     pub fn wait_gone(&self, pid: u32, within: Duration) {
-        let gone = poll_until(within, || {
-            for child in lock(&self.daemons).iter_mut().filter(|child| child.id() == pid) {
-                child.try_wait().ok();
-            }
-            processes::is_gone(pid).then_some(())
-        });
+        let gone = poll_until(within, || processes::is_gone(pid).then_some(()));
         assert!(gone.is_some(), "process {pid} is not gone after {within:?}");
+        // Only now: looked for before, it may have died between the two looks, and stays a zombie.
+        for child in lock(&self.daemons).iter_mut().filter(|child| child.id() == pid) {
+            child.try_wait().ok();
+        }
     }
 
     /// Exit code of a daemon started by [`start_daemon`](Self::start_daemon), once it has ended (`None`: a signal).

@@ -77,7 +77,7 @@ impl Rules {
             // Those are also requests of the daemon's own, which no client will ask about.
             let own = matches!(
                 method.as_str(),
-                "resources/subscribe" | "resources/unsubscribe" | "logging/setLevel"
+                "resources/subscribe" | "resources/unsubscribe" | "logging/setLevel" | "tools/list"
             );
             let announced = self.announced.remove(&wire);
             assert!(announced || own, "{method} {wire} was started before it was journalled");

@@ -62,6 +62,8 @@ pub struct Upstream {
     pub always: Option<Answer>,
     pub received: Vec<String>,
     pub revision: Option<&'static str>,
+    /// Members of `serverInfo` and what follows it, instead of the model's own.
+    pub server_info: Option<&'static str>,
     pub offers_stream: bool,
     pub no_session_ids: bool,
     pub deleted: usize,
@@ -283,8 +285,9 @@ impl Upstream {
         self.sessions.insert(if self.no_session_ids { String::new() } else { name }, state);
         let revision = self.revision.unwrap_or("2025-11-25");
         let capabilities = self.capabilities.unwrap_or(r#"{"tools":{"listChanged":true}}"#);
+        let info = self.server_info.unwrap_or(r#""name":"model","version":"1"}"#);
         let result = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"{revision}","capabilities":{capabilities},"serverInfo":{{"name":"model","version":"1"}}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"{revision}","capabilities":{capabilities},"serverInfo":{{{info}}}}}"#
         );
         vec![Fact::Head { session }, says(&result), clean()]
     }

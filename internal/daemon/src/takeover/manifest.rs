@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evermux_core::class::Declared;
+use evermux_core::drift::{Changed, Drift};
 use evermux_core::handover::{
     ClosedAsk, HandedAsk, HandedCall, HandedLink, HandedSession, HandedTrail, Manifest, Standing,
 };
@@ -54,6 +55,8 @@ struct Session {
     loose: Vec<(u32, String, u64)>,
     elicitations: Vec<(String, String)>,
     news: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    drift: Option<Drifted>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,6 +78,17 @@ struct Ask {
     handshake: u32,
     wire: u64,
     ask: String,
+}
+
+/// What changed while nobody listened, and who need not list again.
+#[derive(Serialize, Deserialize)]
+struct Drifted {
+    server: bool,
+    instructions: bool,
+    /// `null`: none; of those that handles come from or go to, these; `unknown`: any may have.
+    tools: Option<Vec<String>>,
+    unknown: bool,
+    listed: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -143,8 +157,19 @@ impl Codec<'_> {
     }
 
     fn session(&self, session: &HandedSession) -> Result<Session, Wrong> {
-        let HandedSession { record, standing, reason, ids, stream, calls, asks, loose, elicitations, news } =
-            session;
+        let HandedSession {
+            record,
+            standing,
+            reason,
+            ids,
+            stream,
+            calls,
+            asks,
+            loose,
+            elicitations,
+            news,
+            ..
+        } = session;
         Ok(Session {
             record: evermux_store::bare::write_record(record, self.key).ok_or("a record without a form")?,
             standing: word(*standing).to_owned(),
@@ -159,6 +184,7 @@ impl Codec<'_> {
                 .collect(),
             elicitations: elicitations.iter().map(|(id, link)| (id.clone(), link.to_string())).collect(),
             news: news.iter().map(text).collect(),
+            drift: drifted(&session.drift, &session.listed),
         })
     }
 
@@ -202,7 +228,7 @@ impl Codec<'_> {
     }
 
     fn read_session(&self, session: Session) -> Result<HandedSession, Wrong> {
-        let Session { record, standing, reason, ids, stream, calls, asks, loose, elicitations, news } =
+        let Session { record, standing, reason, ids, stream, calls, asks, loose, elicitations, news, drift } =
             session;
         let record =
             evermux_store::bare::read_handed(record.as_bytes(), self.key).ok_or("a record that is none")?;
@@ -212,6 +238,7 @@ impl Codec<'_> {
         let loose = loose.iter().map(|(handshake, link, age)| {
             Ok::<_, Wrong>((Handshake(*handshake), nonce(link)?, Duration::from_millis(*age)))
         });
+        let (drift, listed) = drift.map(read_drifted).transpose()?.unwrap_or_default();
         Ok(HandedSession {
             record,
             standing: standing_of(&standing).ok_or("an unknown standing")?,
@@ -226,6 +253,8 @@ impl Codec<'_> {
                 .map(|(id, link)| Ok::<_, Wrong>((id, nonce(&link)?)))
                 .collect::<Result<_, _>>()?,
             news: news.into_iter().map(Bytes::from).collect(),
+            drift,
+            listed,
         })
     }
 
@@ -243,6 +272,32 @@ impl Codec<'_> {
             trail: trail.map(read_trail),
         })
     }
+}
+
+/// Nothing, as long as nothing has.
+fn drifted(drift: &Drift, listed: &[LinkNonce]) -> Option<Drifted> {
+    let tools = match &drift.tools {
+        Some(Changed::These(tools)) => Some(tools.iter().map(ToString::to_string).collect()),
+        Some(Changed::Unknown) | None => None,
+    };
+    (*drift != Drift::default()).then(|| Drifted {
+        server: drift.server,
+        instructions: drift.instructions,
+        tools,
+        unknown: drift.tools == Some(Changed::Unknown),
+        listed: listed.iter().map(ToString::to_string).collect(),
+    })
+}
+
+fn read_drifted(drifted: Drifted) -> Result<(Drift, Vec<LinkNonce>), Wrong> {
+    let Drifted { server, instructions, tools, unknown, listed } = drifted;
+    let named = |tools: Vec<String>| {
+        let tools = tools.iter().map(|tool| tool.parse().map_err(|_| "a digest that is none"));
+        tools.collect::<Result<_, Wrong>>().map(Changed::These)
+    };
+    let tools = if unknown { Some(Changed::Unknown) } else { tools.map(named).transpose()? };
+    let listed = listed.iter().map(|link| nonce(link)).collect::<Result<_, _>>()?;
+    Ok((Drift { server, instructions, tools }, listed))
 }
 
 fn word(standing: Standing) -> &'static str {

@@ -40,6 +40,7 @@ fn reads_back_what_it_wrote() {
         get_cursor: None,
         owner: None,
         handles: Vec::new(),
+        tools: None,
         learned: Learned::default(),
         subscriptions: BTreeMap::new(),
         log_levels: BTreeMap::new(),

@@ -41,6 +41,10 @@ pub(crate) fn sample(trajectory: u128) -> Record {
             tool: None,
             known_to: vec![LinkNonce(5)],
         }],
+        tools: Some(evermux_core::drift::KnownTools {
+            list: Digest(78),
+            bearers: BTreeMap::from([(Digest(79), Digest(80))]),
+        }),
         learned: Learned { get_stream: Some(true), gone_signature: Some("404".to_owned()) },
         created_ms: 1_764_000_000_000,
         used_ms: 1_764_000_000_001,

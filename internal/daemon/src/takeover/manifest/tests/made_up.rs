@@ -51,6 +51,7 @@ fn made_record() -> impl Strategy<Value = Record> {
         capabilities: texts.2,
         get_cursor: texts.3.clone(),
         handles: Vec::new(),
+        tools: None,
         learned: Learned { get_stream: rest.2, gone_signature: texts.3 },
         subscriptions: links.0,
         log_levels: links.1,
@@ -92,7 +93,7 @@ fn made_session() -> impl Strategy<Value = HandedSession> {
     ];
     let loose = (any::<u32>().prop_map(Handshake), name().prop_map(LinkNonce), age());
     let says = (proptest::option::of(any::<String>()), proptest::option::of(number().prop_map(Generation)));
-    let told = (vec((any::<String>(), name().prop_map(LinkNonce)), 0..3), vec(message(), 0..3));
+    let told = (vec((any::<String>(), name().prop_map(LinkNonce)), 0..3), vec(message(), 0..3), made_drift());
     let block = (any::<u64>(), any::<u64>());
     (
         made_record(),
@@ -107,9 +108,34 @@ fn made_session() -> impl Strategy<Value = HandedSession> {
         .prop_map(|(record, standing, (reason, stream), block, calls, asks, loose, told)| {
             let end = block.0 % (record.ids_reserved_until + 1);
             let ids = (block.1 % (end + 1), end);
-            let (elicitations, news) = told;
-            HandedSession { record, standing, reason, ids, stream, calls, asks, loose, elicitations, news }
+            let (elicitations, news, drifted) = told;
+            let (drift, listed) = drifted;
+            HandedSession {
+                record,
+                standing,
+                reason,
+                ids,
+                stream,
+                calls,
+                asks,
+                loose,
+                elicitations,
+                news,
+                drift,
+                listed,
+            }
         })
+}
+
+/// Who has listed again matters only where something has changed.
+fn made_drift() -> impl Strategy<Value = (Drift, Vec<LinkNonce>)> {
+    let changed =
+        prop_oneof![Just(Changed::Unknown), vec(name().prop_map(Digest), 0..3).prop_map(Changed::These)];
+    let drift = (any::<bool>(), any::<bool>(), proptest::option::of(changed));
+    (drift, vec(name().prop_map(LinkNonce), 0..3)).prop_map(|((server, instructions, tools), listed)| {
+        let listed = if tools.is_some() { listed } else { Vec::new() };
+        (Drift { server, instructions, tools }, listed)
+    })
 }
 
 fn made_trail() -> impl Strategy<Value = HandedTrail> {
