@@ -12,6 +12,8 @@ mod asks;
 mod cli;
 mod crowd;
 mod doctor;
+mod drift;
+mod events;
 mod field;
 mod handles;
 mod input;

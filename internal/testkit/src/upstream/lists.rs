@@ -81,6 +81,11 @@ impl Upstream {
         self.change(|script| script.tools_extra.push(name.to_owned()));
     }
 
+    /// Describes a tool otherwise from now on. Tells nobody.
+    pub fn redefine_tool(&self, name: &str) {
+        self.change(|script| script.tools_redefined.push(name.to_owned()));
+    }
+
     /// Takes an added tool away again. Tells nobody.
     pub fn remove_tool(&self, name: &str) {
         self.change(|script| script.tools_extra.retain(|tool| tool != name));

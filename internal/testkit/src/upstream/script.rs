@@ -163,6 +163,8 @@ pub struct Script {
     pub tasks: bool,
     /// Names of further tools, which do nothing.
     pub tools_extra: Vec<String>,
+    /// Tools that are described otherwise than at first: another thing by the same name.
+    pub tools_redefined: Vec<String>,
     /// Ids of requests to the client.
     pub ask_ids: AskIds,
     /// Whether there are the tools `execute` and `resume`, and who shares what they remember.
@@ -208,6 +210,7 @@ impl Default for Script {
             list_changed: true,
             tasks: false,
             tools_extra: Vec::new(),
+            tools_redefined: Vec::new(),
             ask_ids: AskIds::default(),
             engine: None,
             gates: 1,

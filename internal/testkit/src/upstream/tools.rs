@@ -62,9 +62,11 @@ struct Arguments<'a> {
 pub(super) fn list(state: &State) -> Vec<String> {
     let mut tools = Vec::new();
     let mut add = |name: &str, more: &str| {
+        let redefined = state.script.tools_redefined.iter().any(|other| other == name);
+        let says = if redefined { "another tool by now" } else { "test tool" };
         let name = serde_json::Value::from(name);
         tools.push(format!(
-            r#"{{"name":{name},"description":"test tool","inputSchema":{{"type":"object"}}{more}}}"#
+            r#"{{"name":{name},"description":"{says}","inputSchema":{{"type":"object"}}{more}}}"#
         ));
     };
     add("counter", "");
