@@ -187,6 +187,25 @@ fn every_test_named_in_a_table_exists() {
     }
 }
 
+/// The same for the page that names tests as `binary: module::test`.
+#[test]
+fn every_test_of_a_requirement_exists() {
+    let text = fs::read_to_string(root().join("planning/requirements.md")).unwrap();
+    let quoted = text.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.split_once(": "));
+    let named: Vec<(&str, &str)> = quoted.filter(|(_, path)| path.contains('_')).collect();
+    assert!(named.len() > 140, "{} only", named.len());
+    let sources: Vec<(String, String)> =
+        all_sources().into_iter().map(|(path, text)| (path.display().to_string(), text)).collect();
+    let exists = |(binary, path): &(&str, &str)| {
+        let (module, name) = (path.split("::").next().unwrap(), path.rsplit("::").next().unwrap());
+        let place = if module == name { binary } else { &module };
+        let made = |text: &str| text.contains("macro_rules!") && text.contains(&format!("    {name},"));
+        sources.iter().any(|(file, text)| file.contains(place) && (has_test(text, name) || made(text)))
+    };
+    let missing: Vec<_> = named.iter().filter(|test| !exists(test)).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
 /// A test of this name, or what is looked at in every scenario of the core.
 fn is_held(file: &str, name: &str) -> bool {
     let known = SHORT.iter().find_map(|(short, long)| Some(format!("{long}{}", file.strip_prefix(short)?)));

@@ -528,7 +528,8 @@ fn write_note(note: &Note) {
     match note {
         Note::Attached { upstream, trajectory, handshake, continuation, status, reason, .. } => {
             tracing::info!(
-                %upstream, %trajectory, handshake = handshake.0, %continuation, status = status.word(), reason,
+                %upstream, %trajectory, handshake = handshake.0, %continuation,
+            parent = parent.map(tracing::field::display), status = status.word(), reason,
                 "session attached"
             )
         }
