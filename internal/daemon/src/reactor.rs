@@ -526,12 +526,12 @@ impl Reactor {
 
 fn write_note(note: &Note) {
     match note {
-        Note::Attached { upstream, trajectory, handshake, continuation, status, reason, .. } => {
+        Note::Attached { upstream, trajectory, handshake, continuation, parent, status, reason } => {
+            let parent = parent.map(tracing::field::display);
             tracing::info!(
-                %upstream, %trajectory, handshake = handshake.0, %continuation,
-            parent = parent.map(tracing::field::display), status = status.word(), reason,
-                "session attached"
-            )
+                %upstream, %trajectory, handshake = handshake.0, %continuation, parent, status = status.word(),
+                reason, "session attached"
+            );
         }
         Note::Lost { upstream, trajectory, symptom, age, silent } => {
             let silent = silent.map(|silent| silent.as_secs());
