@@ -33,4 +33,5 @@ mod symptoms;
 mod takeover;
 mod trails;
 mod trouble;
+mod vendor;
 mod waking;
