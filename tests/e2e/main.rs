@@ -14,6 +14,7 @@ mod crowd;
 mod doctor;
 mod field;
 mod handles;
+mod identity;
 mod input;
 mod kill;
 mod loss;
