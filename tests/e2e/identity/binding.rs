@@ -97,3 +97,14 @@ fn an_edit_while_no_daemon_runs_is_another_session_too() {
         assert_eq!(upstream.deletes(), 0);
     }
 }
+
+/// What is handed over is judged as what lies on disk: the process that takes over reads the config as it is by then.
+#[test]
+fn an_edit_before_an_upgrade_is_another_session_too() {
+    for edit in EDITS {
+        let (harness, upstream, mut client) = before();
+        write(&harness, &upstream, edit.0);
+        crate::takeover::upgraded(&harness);
+        check_fresh(&harness, &upstream, &mut client, edit);
+    }
+}

@@ -53,14 +53,23 @@ fn new_dormant_and_resumed() {
 fn reinitialized_says_how_the_loss_was_told() {
     let ways = [
         (LostAs::NotFoundJson, "404"),
+        (LostAs::NotFoundText, "404"),
         (LostAs::NoValidSession, "400"),
+        (LostAs::NotInitialized, "400"),
         (LostAs::UnauthorizedChallenge, "401"),
+        (LostAs::UnauthorizedText, "401"),
+        (LostAs::Forbidden, "403"),
         (LostAs::OkErrorBody, "200-error"),
     ];
-    for (lost, reason) in ways {
+    let stored = ways.iter().map(|way| (*way, true));
+    for ((lost, reason), stored) in ways.iter().map(|way| (*way, false)).chain(stored) {
         let (harness, upstream, mut client) = begun("");
         upstream.lost_as(lost);
-        upstream.forget_sessions();
+        if stored {
+            while_down(&harness, &client, || upstream.forget_sessions());
+        } else {
+            upstream.forget_sessions();
+        }
         let answer = client.call("counter", "{}");
         let wanted = format!("reinitialized/{reason}");
         assert_eq!((count_of(&answer), words(&told(&answer))), (1, wanted.clone()), "{}", lost.name());
@@ -72,11 +81,19 @@ fn reinitialized_says_how_the_loss_was_told() {
 
 #[test]
 fn not_found_where_the_config_forbids_another() {
-    let (harness, upstream, mut client) = begun("reinitialize = \"never\"");
-    upstream.forget_sessions();
-    assert_eq!(client.call("counter", "{}").evermux_kind().as_deref(), Some("session_lost"));
-    wait_shown(&harness, "not_found/404");
-    assert_eq!(upstream.initializes(), 1);
+    for stored in [false, true] {
+        let (harness, upstream, mut client) = begun("reinitialize = \"never\"");
+        if stored {
+            while_down(&harness, &client, || upstream.forget_sessions());
+        } else {
+            upstream.forget_sessions();
+        }
+        assert_eq!(client.call("counter", "{}").evermux_kind().as_deref(), Some("session_lost"));
+        wait_shown(&harness, "not_found/404");
+        // There is nothing to greet a new client with, and it is told so.
+        assert_eq!(harness.connect("up").initialize(VERSION).evermux_kind().as_deref(), Some("session_lost"));
+        assert_eq!(upstream.initializes(), 1);
+    }
 }
 
 #[test]
