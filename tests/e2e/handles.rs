@@ -157,23 +157,39 @@ fn reply(client: &mut ShimClient, thread: &str) -> Answer {
     client.call("codex-reply", &format!(r#"{{"threadId":"{thread}","prompt":"more"}}"#))
 }
 
-/// Two principals of one upstream, by their shims' own variables.
+/// Two principals of one upstream, by their shims' own variables, and a server that keeps them apart: by its sessions, or
+/// by whose pause it is. The other one's pause is what any unknown one is.
 #[test]
 fn another_identity_finds_nothing() {
-    let settings = format!("headers.Authorization = {{ env = \"WHO\", prefix = \"Bearer \" }}{EXECUTOR}");
-    let (harness, upstream) = with_settings(engine(Engine::Shared, ExecIds::Uuid), &settings);
-    harness.set_variable("WHO", "alice");
-    let mut alice = joined(&harness);
-    harness.set_variable("WHO", "bob");
-    let mut bob = joined(&harness);
-    let execution = pause(&mut alice, "transfer");
-    let calls = upstream.count(|entry| entry.calls("resume") && entry.sent_bearer("alice"));
-    // The engine itself tells nobody apart here, so what bob is told is its own answer, in bob's session.
-    assert_ne!(accept(&mut bob, &execution), "owner_lost");
-    assert_eq!(upstream.count(|entry| entry.calls("resume") && entry.sent_bearer("alice")), calls);
-    let sessions = identities_by_session(&upstream);
-    assert_eq!(sessions.len(), 2, "each has its own");
-    upstream.assert_no_violations();
+    let bound = Script { bind_to_bearer: true, ..engine(Engine::Shared, ExecIds::Uuid) };
+    for (script, answer) in
+        [(engine(Engine::PerSession, ExecIds::Uuid), "execution_not_found"), (bound, "execution_forbidden")]
+    {
+        let settings = format!("headers.Authorization = {{ env = \"WHO\", prefix = \"Bearer \" }}{EXECUTOR}");
+        let (harness, upstream) = with_settings(script, &settings);
+        let [mut alice, mut bob] = ["alice", "bob"].map(|who| {
+            harness.set_variable("WHO", who);
+            joined(&harness)
+        });
+        let execution = pause(&mut alice, "transfer");
+        assert_eq!(accept(&mut bob, "exec_never"), "execution_not_found");
+        assert!(!harness.logs().contains("forbidden"), "{}", harness.logs());
+        // Its own server's word in bob's own session, and no error of evermux's that would say that it is there.
+        assert_eq!(accept(&mut bob, &execution), answer);
+        assert_eq!((upstream.side_effects("transfer"), upstream.executed().len()), (0, 0));
+        let resumes = |who: &str| upstream.count(|entry| entry.calls("resume") && entry.sent_bearer(who));
+        assert_eq!((resumes("alice"), resumes("bob")), (0, 2));
+        let logs = harness.logs();
+        let told: Vec<_> =
+            logs.lines().filter(|line| line.contains("a call with a handle was not routed")).collect();
+        assert!(told.len() == 1 && told[0].contains("forbidden"), "{told:#?}");
+        assert!(!logs.contains(&execution), "a value is in the log");
+        assert_eq!(identities_by_session(&upstream).len(), 2, "each has its own");
+        // It was not used up by that: whose it is may still approve it.
+        assert_eq!(accept(&mut alice, &execution), "completed");
+        assert_eq!((upstream.side_effects("transfer"), resumes("alice")), (1, 1));
+        upstream.assert_no_violations();
+    }
 }
 
 /// Who spoke in which session; one session, one identity.

@@ -16,6 +16,7 @@ mod drift;
 mod events;
 mod field;
 mod handles;
+mod identity;
 mod input;
 mod kill;
 mod loss;

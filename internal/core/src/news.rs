@@ -33,7 +33,7 @@ enum Audience {
     Log(Option<Level>),
     /// Nobody: what it is about is hidden.
     Nobody,
-    /// Not ours to know: whoever hears that stream.
+    /// Not ours to know: whoever hears that stream, unless it names a call.
     Hearers,
 }
 
@@ -119,6 +119,16 @@ impl Hub {
         let Some(session) = self.sessions.get(&ix) else { return };
         let current = session.handshake == handshake && session.record.is_some();
         let audience = Audience::of(session, message);
+        if matches!(audience, Audience::Hearers)
+            && let Some(named) = self.named_call(ix, message)
+        {
+            // To anybody else the id would name a call of its own, or none.
+            let data = self.with_client_ids(ix, message);
+            self.tell_its_call(exchange, Some(named), cursor, |hub, call, here| {
+                hub.deliver(call, here, data)
+            });
+            return;
+        }
         let call = match purpose {
             Purpose::Call(call) | Purpose::Replay(call) => {
                 self.calls.get(&call).map(|state| (call, state.link))

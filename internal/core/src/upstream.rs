@@ -268,30 +268,42 @@ impl Hub {
     }
 
     fn on_news(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
-        let Some(state) = self.exchanges.get(&exchange) else { return };
-        let (purpose, ix) = (state.purpose, state.session);
-        if message.method() == Some(method::NOTIFICATIONS_PROGRESS) {
-            let call = self.by_progress_token(ix, message);
-            let own = call.is_some_and(
-                |call| matches!(purpose, Purpose::Call(other) | Purpose::Replay(other) if other == call),
-            );
-            // A position is only worth something on the stream it was given on.
-            let (here, elsewhere) = if own { (cursor, None) } else { (None, cursor) };
-            // Some event stores replay every stream's events: those of another call come on its own stream too.
-            let told_again = matches!(purpose, Purpose::Replay(_)) && !own;
-            if let Some(call) = call.filter(|_| !told_again) {
-                self.progress(call, message, here);
-            }
-            self.pass_position(exchange, elsewhere);
-            return;
-        }
+        let Some(ix) = self.exchanges.get(&exchange).map(|state| state.session) else { return };
         match message.method() {
+            Some(method::NOTIFICATIONS_PROGRESS) => {
+                let call = self.by_progress_token(ix, message);
+                self.tell_its_call(exchange, call, cursor, |hub, call, here| {
+                    hub.progress(call, message, here)
+                });
+            }
             Some(method::NOTIFICATIONS_CANCELLED) => self.on_ask_cancelled(exchange, message, cursor),
             Some(method::NOTIFICATIONS_ELICITATION_COMPLETE) => {
                 self.on_elicitation_complete(exchange, message, cursor);
             }
             _ => self.on_session_news(exchange, message, cursor),
         }
+    }
+
+    /// What is about one call goes to that call's client, whatever stream it came on; `tell` does it, with the position
+    /// if that is worth something there: it is on the stream only on which it was given.
+    pub(crate) fn tell_its_call(
+        &mut self,
+        exchange: ExchangeId,
+        call: Option<CallId>,
+        cursor: Option<String>,
+        tell: impl FnOnce(&mut Self, CallId, Option<String>),
+    ) {
+        let Some(purpose) = self.exchanges.get(&exchange).map(|state| state.purpose) else { return };
+        let own = call.is_some_and(
+            |call| matches!(purpose, Purpose::Call(other) | Purpose::Replay(other) if other == call),
+        );
+        let (here, elsewhere) = if own { (cursor, None) } else { (None, cursor) };
+        // Some event stores replay every stream's events: those of another call come on its own stream too.
+        let told_again = matches!(purpose, Purpose::Replay(_)) && !own;
+        if let Some(call) = call.filter(|_| !told_again) {
+            tell(self, call, here);
+        }
+        self.pass_position(exchange, elsewhere);
     }
 
     fn progress(&mut self, call: CallId, message: &Message, cursor: Option<String>) {
@@ -305,12 +317,15 @@ impl Hub {
         self.deliver(call, cursor, data);
     }
 
-    /// Some servers name the request in `_meta.requestId` of their own notifications: the client knows it by
-    /// its own id.
+    /// The call that is named in `_meta.requestId`, as some servers do in notifications of their own.
+    pub(crate) fn named_call(&self, ix: SessionIx, message: &Message) -> Option<CallId> {
+        let named = message.meta_request_id().and_then(|id| id.as_number_loosely())?;
+        self.sessions.get(&ix)?.in_flight.get(&WireId(named)).copied()
+    }
+
+    /// The client knows that call by its own id.
     pub(crate) fn with_client_ids(&self, ix: SessionIx, message: &Message) -> mcp_wire::Segments {
-        let named = message.meta_request_id().and_then(|id| id.as_number_loosely());
-        let call = named.and_then(|wire| self.sessions.get(&ix)?.in_flight.get(&WireId(wire)));
-        match call.and_then(|call| self.calls.get(call)) {
+        match self.named_call(ix, message).and_then(|call| self.calls.get(&call)) {
             Some(state) => message.splice().meta_request_id(&state.client_id).finish(),
             None => mcp_wire::Segments::from(message.clone()),
         }

@@ -34,4 +34,5 @@ mod symptoms;
 mod takeover;
 mod trails;
 mod trouble;
+mod vendor;
 mod waking;

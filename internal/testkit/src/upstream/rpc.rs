@@ -288,6 +288,9 @@ async fn initialize(shared: &Arc<Shared>, received: &Received, id: &str) -> Repl
 }
 
 fn initialize_result(script: &Script, version: &str) -> String {
+    if let Some(greeting) = &script.greeting {
+        return greeting.replace("VERSION", version);
+    }
     let instructions = script.instructions.as_ref().map_or_else(String::new, |text| {
         format!(r#","instructions":{}"#, serde_json::Value::from(text.as_str()))
     });

@@ -155,6 +155,8 @@ pub struct Script {
     pub retry_ms: Option<u64>,
     /// `instructions` of the `InitializeResult`.
     pub instructions: Option<String>,
+    /// Raw `InitializeResult` in place of the usual one; `VERSION` in it stands for the negotiated revision.
+    pub greeting: Option<String>,
     /// Entries on a page of any list; absent: all on one. A cursor is good in its own session only.
     pub page_size: Option<usize>,
     /// Whether lists are declared as `listChanged`.
@@ -206,6 +208,7 @@ impl Default for Script {
             bind_to_bearer: false,
             retry_ms: None,
             instructions: None,
+            greeting: None,
             page_size: None,
             list_changed: true,
             tasks: false,
