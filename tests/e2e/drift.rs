@@ -4,7 +4,7 @@
 use evermux_testkit::{Engine, ExecIds, Harness, Script, ShimClient, Upstream};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, with_settings};
+use crate::support::{PATIENCE, while_down, with_settings};
 
 const EXECUTOR: &str = "\n[[upstream.up.handle]]\npreset = \"executor\"";
 
@@ -15,8 +15,8 @@ struct Scene {
     execution: String,
 }
 
-/// A client that has listed the tools and left an approval open; then the daemon is killed.
-fn killed_in_a_pause() -> Scene {
+/// A client that has listed the tools and left an approval open; then the daemon is killed, and something happens.
+fn killed_in_a_pause(meanwhile: impl Fn(&Upstream)) -> Scene {
     let script = Script { engine: Some(Engine::PerSession), exec_ids: ExecIds::Uuid, ..Script::default() };
     let (harness, upstream) = with_settings(script, EXECUTOR);
     let mut client = harness.connect("up");
@@ -24,7 +24,7 @@ fn killed_in_a_pause() -> Scene {
     list(&mut client);
     let paused = client.call("execute", r#"{"code":"transfer"}"#).structured();
     let execution = paused["executionId"].as_str().unwrap().to_owned();
-    harness.kill_daemon();
+    while_down(&harness, &client, || meanwhile(&upstream));
     Scene { harness, upstream, client, execution }
 }
 
@@ -60,8 +60,7 @@ impl Scene {
 
 #[test]
 fn an_approval_of_a_changed_tool_waits_until_its_client_has_looked() {
-    let mut scene = killed_in_a_pause();
-    scene.upstream.redefine_tool("resume");
+    let mut scene = killed_in_a_pause(|upstream| upstream.redefine_tool("resume"));
     assert_eq!(scene.accept(), "revalidation_required");
     assert_eq!(scene.required(), json!(["tools"]));
     scene.client.wait_notification(PATIENCE, |told| told.method() == "notifications/tools/list_changed");
@@ -76,8 +75,7 @@ fn an_approval_of_a_changed_tool_waits_until_its_client_has_looked() {
 
 #[test]
 fn a_tool_more_is_told_and_holds_nothing_back() {
-    let mut scene = killed_in_a_pause();
-    scene.upstream.add_tool("more");
+    let mut scene = killed_in_a_pause(|upstream| upstream.add_tool("more"));
     assert_eq!(scene.accept(), "completed");
     assert_eq!(scene.required(), json!(["tools"]));
     scene.client.wait_notification(PATIENCE, |told| told.method() == "notifications/tools/list_changed");
@@ -86,7 +84,7 @@ fn a_tool_more_is_told_and_holds_nothing_back() {
 
 #[test]
 fn the_same_tools_are_no_news() {
-    let mut scene = killed_in_a_pause();
+    let mut scene = killed_in_a_pause(|_| {});
     assert_eq!(scene.accept(), "completed");
     assert_eq!(scene.required(), json!([]));
     assert_eq!(scene.upstream.count(|entry| entry.is("ping")), 0, "the list stands for it");

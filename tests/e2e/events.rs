@@ -66,7 +66,7 @@ fn a_sessions_story_is_told() {
     assert_eq!(story(&all), expected);
     check_chain(&all);
     check_counted(&all);
-    assert_eq!(all.iter().filter(|event| event["event"] == "leased").count(), 3, "once a process");
+    assert_eq!(all.iter().filter(|event| event["event"] == "leased").count(), 2, "an upgrade is no news");
     let leases: BTreeSet<_> = all.iter().filter_map(|event| event["lease"].as_str()).collect();
     assert_eq!(leases.len(), 1, "one client by one name");
     let said = text(&harness);

@@ -10,10 +10,9 @@ mod statuses;
 mod unresolved;
 
 use evermux_testkit::{Answer, Harness, HttpClient, ShimClient, Upstream};
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, while_down};
 
 const VERSION: &str = "2025-11-25";
 
@@ -44,15 +43,6 @@ fn session(harness: &Harness) -> Value {
         assert_eq!(sessions.len(), 1, "{status:#}");
         sessions.first().cloned()
     })
-}
-
-/// Kills the daemon and does this while none runs: a client that is stopped starts no other one meanwhile.
-#[track_caller]
-fn while_down(harness: &Harness, client: &ShimClient, between: impl FnOnce()) {
-    assert!(harness.signal(client.pid(), Signal::SIGSTOP));
-    harness.kill_daemon();
-    between();
-    assert!(harness.signal(client.pid(), Signal::SIGCONT));
 }
 
 #[track_caller]

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use evermux_testkit::wait::poll_until;
-use evermux_testkit::{Harness, Script, Upstream};
+use evermux_testkit::{Harness, Script, ShimClient, Upstream};
+use nix::sys::signal::Signal;
 
 /// The binary under test.
 pub(crate) fn binary() -> &'static Path {
@@ -44,4 +45,13 @@ pub(crate) fn with_settings(script: Script, settings: &str) -> (Harness, Upstrea
 pub(crate) fn check_processes(harness: &Harness, wanted: impl Fn(&Vec<u32>) -> bool, what: &str) {
     let reached = poll_until(PATIENCE, || wanted(&harness.processes()).then_some(()));
     assert!(reached.is_some(), "{what}: {:?}", harness.processes());
+}
+
+/// Kills the daemon and does this while none runs: a client that is stopped starts no other one meanwhile.
+#[track_caller]
+pub(crate) fn while_down(harness: &Harness, client: &ShimClient, between: impl FnOnce()) {
+    assert!(harness.signal(client.pid(), Signal::SIGSTOP));
+    harness.kill_daemon();
+    between();
+    assert!(harness.signal(client.pid(), Signal::SIGCONT));
 }

@@ -206,7 +206,7 @@ impl Hub {
         let verdict = match self.refusal_of_kind(ix, id, message) {
             Some(no) => Verdict::Refused(no),
             None => match self.judge(ix, key, purpose) {
-                Verdict::To(link) if !self.can_answer(link, call, message) => {
+                Verdict::To(link) if !self.can_answer(ix, link, call, message) => {
                     Verdict::Refused(No::Undeclared)
                 }
                 verdict => verdict,
@@ -230,9 +230,15 @@ impl Hub {
     }
 
     /// A call that was routed to a session of other clients may be asked what its own client cannot do.
-    fn can_answer(&self, link: LinkNonce, call: Option<CallId>, message: &Message) -> bool {
-        let call = call.and_then(|call| self.calls.get(&call));
-        let routed = call.and_then(|call| call.bearing.as_ref()).is_some_and(|bearing| bearing.routed);
+    fn can_answer(&self, ix: SessionIx, link: LinkNonce, call: Option<CallId>, message: &Message) -> bool {
+        let calls = match call {
+            Some(call) => vec![call],
+            None => {
+                self.sessions.get(&ix).map(|s| s.in_flight.values().copied().collect()).unwrap_or_default()
+            }
+        };
+        let its = calls.iter().filter_map(|call| self.calls.get(call)).filter(|call| call.link == link);
+        let routed = its.filter_map(|call| call.bearing.as_ref()).any(|bearing| bearing.routed);
         let class = self.links.get(&link).map(|link| link.claim.class).unwrap_or_default();
         let name = message.method().unwrap_or_default();
         !routed || class.may_be_asked(name, message.param_str("mode").as_deref())

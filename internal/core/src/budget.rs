@@ -139,7 +139,9 @@ impl Hub {
         if matches!(session.status, Status::Dormant) && !ours {
             session.status = Status::ResumeFailed;
             session.reason = Some("unreachable".to_owned());
+            self.note_attach(ix);
         }
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
         let pause = session.pause();
         session.phase = Phase::Backoff { then, failure: failure.clone() };
         let upstream = session.key.upstream.clone();

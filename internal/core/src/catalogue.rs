@@ -69,6 +69,8 @@ impl Hub {
         self.follow_default(name);
         self.end_auth_pauses(name, fingerprint.identity);
         self.end_superseded(name);
+        // Their credentials may come after their records.
+        self.wake_owners(Some(name));
     }
 
     /// Whose credentials a link uses. One that brought an identity never gets another's.
@@ -133,7 +135,7 @@ impl Hub {
         }
         self.remember_calls(journal);
         self.arm_sweep();
-        self.wake_owners();
+        self.wake_owners(None);
     }
 
     /// Calls of processes that ended, which a number or an event id may still claim.

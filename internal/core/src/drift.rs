@@ -13,10 +13,12 @@ use serde_json::value::RawValue;
 
 use crate::call::CallId;
 use crate::failure::{Failure, Kind as Failed};
+use crate::handles::Handle;
+use crate::handles::lookup::is_same_scope;
 use crate::handles::rule::HandleRule;
 use crate::hub::{Hub, Pending, Purpose};
 use crate::lists::Kind;
-use crate::names::{Digest, LinkNonce};
+use crate::names::{Digest, Handshake, LinkNonce};
 use crate::record::{Record, Sync};
 use crate::session::{Session, SessionIx};
 use crate::status::Status;
@@ -35,19 +37,19 @@ pub struct KnownTools {
 }
 
 /// What changed while nobody listened, in the present attach.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Drift {
     /// Another `serverInfo`.
     pub server: bool,
     /// Other `instructions`.
     pub instructions: bool,
-    /// Other tools, or none can tell.
-    pub tools: Option<Changed>,
+    /// Other tools, or nobody can tell.
+    pub tools: bool,
 }
 
 /// Which tools have changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Changed {
+#[derive(Debug, PartialEq, Eq)]
+enum Changed {
     /// The list could not be had: any may have.
     Unknown,
     /// Of those that handles come from or go to, these, by a keyed hash of their names. Others may have, too.
@@ -77,12 +79,27 @@ pub(crate) enum Comparing {
 }
 
 impl Comparing {
+    pub(crate) fn asks_for_list(&self) -> bool {
+        matches!(self, Self::Probe(_) | Self::Again(_))
+    }
+
     /// Another probe takes its place.
     pub(crate) fn stop(&mut self) {
         if !matches!(self, Self::Owed) {
             *self = Self::No;
         }
     }
+}
+
+/// What a refused probe says of a request for a list.
+#[derive(PartialEq, Eq)]
+enum Refused {
+    /// Nothing: it was a `ping`.
+    Other,
+    /// That the list is refused, or that all is.
+    Perhaps,
+    /// That the list is: a `ping` was answered before.
+    ListOnly,
 }
 
 /// A list that comes page by page.
@@ -230,21 +247,38 @@ impl Hub {
                 return false;
             }
             Step::Whole(now) => self.note_difference(ix, &now),
-            Step::Unclear => self.note_drift_of_tools(ix, Changed::Unknown),
+            Step::Unclear => self.note_drift_of_tools(ix, &Changed::Unknown),
         }
         true
     }
 
-    /// A probe was refused. Whether the session is known to live all the same, because only its list is refused.
-    pub(crate) fn is_only_its_list(&mut self, ix: SessionIx, purpose: Purpose) -> bool {
-        let Some(session) = self.sessions.get_mut(&ix).filter(|_| matches!(purpose, Purpose::Probe(_)))
-        else {
-            return false;
-        };
-        if matches!(session.comparing, Comparing::Probe(_)) {
-            session.comparing = Comparing::Owed;
+    /// A probe got no answer that could be used. If it asked for a list, a `ping` tells at once whether that was all; then
+    /// there is nothing else to be done about it.
+    pub(crate) fn is_spared_its_list(&mut self, ix: SessionIx, purpose: Purpose) -> bool {
+        match self.note_refused(ix, purpose) {
+            Refused::Other => return false,
+            Refused::Perhaps => self.probe(ix),
+            Refused::ListOnly => self.on_probed(ix, None, true),
         }
-        matches!(session.comparing, Comparing::Again(_))
+        true
+    }
+
+    /// The server has no time for it, or is in trouble: whether the session is known to live all the same.
+    pub(crate) fn is_only_its_list(&mut self, ix: SessionIx, purpose: Purpose) -> bool {
+        self.note_refused(ix, purpose) == Refused::ListOnly
+    }
+
+    fn note_refused(&mut self, ix: SessionIx, purpose: Purpose) -> Refused {
+        let is_probe = matches!(purpose, Purpose::Probe(_));
+        let Some(session) = self.sessions.get_mut(&ix).filter(|_| is_probe) else { return Refused::Other };
+        match session.comparing {
+            Comparing::Probe(_) => {
+                session.comparing = Comparing::Owed;
+                Refused::Perhaps
+            }
+            Comparing::Again(_) => Refused::ListOnly,
+            Comparing::No | Comparing::Owed => Refused::Other,
+        }
     }
 
     fn note_difference(&mut self, ix: SessionIx, now: &KnownTools) {
@@ -252,7 +286,7 @@ impl Hub {
         let Some(before) = record.and_then(|record| record.tools.as_ref()) else { return };
         if before.list == now.list {
             if let Some(session) = self.sessions.get_mut(&ix) {
-                session.drift.tools = None;
+                session.drift.tools = false;
             }
             return;
         }
@@ -261,39 +295,75 @@ impl Hub {
         let mut changed: Vec<Digest> = names.filter(differs).copied().collect();
         changed.sort_unstable();
         changed.dedup();
-        self.note_drift_of_tools(ix, Changed::These(changed));
+        self.note_drift_of_tools(ix, &Changed::These(changed));
     }
 
-    fn note_drift_of_tools(&mut self, ix: SessionIx, changed: Changed) {
-        if let Some(session) = self.sessions.get_mut(&ix) {
-            session.drift.tools = Some(changed);
+    fn note_drift_of_tools(&mut self, ix: SessionIx, changed: &Changed) {
+        let stale = self.handles_of(ix, changed);
+        let Some(session) = self.sessions.get_mut(&ix) else { return };
+        session.drift.tools = true;
+        for handle in session.record.iter_mut().flat_map(|record| &mut record.handles) {
+            if stale.contains(&(handle.value, handle.handshake)) {
+                handle.looked = Some(Vec::new());
+            }
+        }
+        if !stale.is_empty() {
+            self.write_record(ix, Sync::None, Pending::Update);
         }
         self.announce_change(ix, Kind::Tools);
     }
 
-    /// A link was told the last page of its list.
+    /// Handles that come from a changed tool, or go to one.
+    fn handles_of(&self, ix: SessionIx, changed: &Changed) -> Vec<(Digest, Handshake)> {
+        let Some(session) = self.sessions.get(&ix) else { return Vec::new() };
+        let upstream = self.upstreams.get(&session.key.upstream);
+        let rules: &[HandleRule] = upstream.map_or(&[], |upstream| &upstream.policy.handles);
+        let is_changed = |name: &String| changed.concerns(self.digest_of_tool(name));
+        let concerns = |handle: &&Handle| {
+            let is_its = |name: &String| handle.tool.is_none_or(|tool| tool == self.digest_of_tool(name));
+            handle.tool.is_some_and(|tool| changed.concerns(tool))
+                || rules
+                    .iter()
+                    .any(|rule| rule.born_in.iter().any(is_its) && rule.used_in.iter().any(is_changed))
+                || *changed == Changed::Unknown
+        };
+        let handles = session.record.iter().flat_map(|record| &record.handles);
+        handles.filter(concerns).map(|handle| (handle.value, handle.handshake)).collect()
+    }
+
+    /// A link was told of tools from the first page on. That counts for handles of whatever session of this server: its
+    /// calls are routed to them, and its lists are not.
     pub(crate) fn note_listed(&mut self, ix: SessionIx, link: LinkNonce) {
-        let Some(continuation) = self.sessions.get(&ix).map(|session| session.continuation) else { return };
+        let Some(session) = self.sessions.get(&ix) else { return };
+        let (name, scope) = (session.key.upstream.clone(), session.key.fingerprint);
         if let Some(link) = self.links.get_mut(&link) {
-            link.listed = Some(continuation);
+            link.listed = Some(session.continuation);
+        }
+        let mut news = Vec::new();
+        for (ix, session) in &mut self.sessions {
+            if session.key.upstream != name || !is_same_scope(scope, session.key.fingerprint) {
+                continue;
+            }
+            let handles = session.record.iter_mut().flat_map(|record| &mut record.handles);
+            if handles.filter_map(|handle| handle.note_looked(link)).count() > 0 {
+                news.push(*ix);
+            }
+        }
+        for ix in news {
+            self.write_record(ix, Sync::None, Pending::Update);
         }
     }
 
-    /// A call with a handle of a tool that has changed, from a client that has not looked at it since.
+    /// A call with a handle of a tool that has changed, from a client that has not looked at the tools since.
     pub(crate) fn is_held_back(&self, call: CallId) -> bool {
         let Some(state) = self.calls.get(&call) else { return false };
-        let Some(bearing) = state.bearing.as_deref() else { return false };
-        let Some((value, handshake)) = bearing.used else { return false };
-        let Some(session) = self.sessions.get(&state.session) else { return false };
-        let Some(changed) = session.drift.tools.as_ref().filter(|_| !self.has_listed(session, state.link))
-        else {
+        let Some((value, handshake)) = state.bearing.as_deref().and_then(|bearing| bearing.used) else {
             return false;
         };
-        let handles = session.record.iter().flat_map(|record| &record.handles);
-        let mut its = handles.filter(|one| (one.value, one.handshake) == (value, handshake));
-        let born_in = its.next().and_then(|one| one.tool);
-        changed.concerns(self.digest_of_tool(&bearing.tool))
-            || born_in.is_some_and(|tool| changed.concerns(tool))
+        let record = self.sessions.get(&state.session).and_then(|session| session.record.as_ref());
+        let mut handles = record.into_iter().flat_map(|record| &record.handles);
+        let its = handles.find(|one| (one.value, one.handshake) == (value, handshake));
+        its.and_then(|one| one.looked.as_ref()).is_some_and(|looked| !looked.contains(&state.link))
     }
 
     pub(crate) fn has_listed(&self, session: &Session, link: LinkNonce) -> bool {
@@ -302,7 +372,7 @@ impl Hub {
 
     /// Who need not list again, where something has changed.
     pub(crate) fn listed_in(&self, session: &Session) -> Vec<LinkNonce> {
-        if session.drift.tools.is_none() {
+        if !session.drift.tools {
             return Vec::new();
         }
         let links = self.links.keys().copied();
@@ -314,8 +384,7 @@ impl Hub {
         let drift = &session.drift;
         let mut users = self.links.values().filter(|link| crate::standalone::uses(link, session)).peekable();
         let nobody = users.peek().is_none();
-        let tools = drift.tools.is_some()
-            && (nobody || users.any(|link| !self.has_listed(session, link.claim.nonce)));
+        let tools = drift.tools && (nobody || users.any(|link| !self.has_listed(session, link.claim.nonce)));
         let all = [(drift.server, "server"), (drift.instructions, "instructions"), (tools, "tools")];
         all.into_iter().filter(|(is, _)| *is).map(|(_, word)| word).collect()
     }
@@ -343,7 +412,7 @@ impl Drift {
         Self {
             server: before.server != now.server,
             instructions: before.instructions != now.instructions,
-            tools: None,
+            tools: false,
         }
     }
 }

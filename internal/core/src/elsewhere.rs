@@ -174,10 +174,13 @@ impl Hub {
             |(_, session): &(&SessionIx, &mut crate::session::Session)| session.trajectory == trajectory;
         let Some((ix, session)) = self.sessions.iter_mut().find(mine) else { return };
         let ix = *ix;
-        if session.elsewhere.calls.get(&wire).is_some_and(|call| call.handshake == handshake) {
-            session.elsewhere.calls.remove(&wire);
-        }
+        let is_it = session.elsewhere.calls.get(&wire).is_some_and(|call| call.handshake == handshake);
+        let over = is_it.then(|| session.elsewhere.calls.remove(&wire)).flatten();
         session.elsewhere.asks.retain(|ask| (ask.wire, ask.handshake) != (wire, handshake));
+        // Whether the server answered is not said; a question of it may be on its way here.
+        if let Some(call) = over {
+            self.note_unheard(ix, handshake, call.link);
+        }
         self.end_if_over(ix);
     }
 }

@@ -14,10 +14,10 @@ use mcp_wire::{Kind, Message, method, pointer};
 use crate::call::CallId;
 use crate::failure::{Failure, Kind as Failed};
 use crate::hub::{Hub, Pending};
-use crate::names::{Digest, Handshake, LinkNonce, Trajectory};
+use crate::names::{Digest, Handshake, LinkNonce, Trajectory, UpstreamName};
 use crate::output::Output;
 use crate::record::{Record, Sync};
-use crate::session::SessionIx;
+use crate::session::{Phase, Rest, Session, SessionIx};
 use rule::HandleRule;
 
 /// Handles remembered of one session. Beyond, the one that ends first makes room.
@@ -40,15 +40,29 @@ pub struct Handle {
     pub tool: Option<Digest>,
     /// Links that were told of it or used it, the last one last: what a value means to them is known.
     pub known_to: Vec<LinkNonce>,
+    /// Its tool has changed while nobody listened: links that have looked at the tools since, the last one last.
+    pub looked: Option<Vec<LinkNonce>>,
+}
+
+/// Few are kept: beyond, the one that was first is forgotten.
+fn note_last(links: &mut Vec<LinkNonce>, link: LinkNonce) {
+    links.retain(|other| *other != link);
+    links.push(link);
+    if links.len() > MOST_KNOWN_TO {
+        links.remove(0);
+    }
 }
 
 impl Handle {
     fn note_known(&mut self, link: LinkNonce) {
-        self.known_to.retain(|other| *other != link);
-        self.known_to.push(link);
-        if self.known_to.len() > MOST_KNOWN_TO {
-            self.known_to.remove(0);
-        }
+        note_last(&mut self.known_to, link);
+    }
+
+    /// Its client has looked at the tools. `None`: that is no news.
+    pub(crate) fn note_looked(&mut self, link: LinkNonce) -> Option<()> {
+        let looked = self.looked.as_mut().filter(|looked| !looked.contains(&link))?;
+        note_last(looked, link);
+        Some(())
     }
 
     fn is_forgotten(&self, wall_ms: u64) -> bool {
@@ -107,6 +121,7 @@ impl Record {
         let is_it = |one: &&Handle| (one.value, one.handshake) == (handle.value, handle.handshake);
         // Borne again, as a thread's is with each turn: whoever knew it knows it still.
         if let Some(former) = self.handles.iter().find(is_it) {
+            handle.looked.clone_from(&former.looked);
             let links = std::mem::replace(&mut handle.known_to, former.known_to.clone());
             links.into_iter().for_each(|link| handle.note_known(link));
         }
@@ -134,10 +149,12 @@ impl Hub {
     }
 
     /// A former process's sessions that something may be brought to: their servers must not reap them meanwhile.
-    pub(crate) fn wake_owners(&mut self) {
-        let owners: Vec<SessionIx> =
-            self.sessions.keys().copied().filter(|ix| self.has_live_handle(*ix)).collect();
-        for ix in owners {
+    pub(crate) fn wake_owners(&mut self, of: Option<&UpstreamName>) {
+        let dormant = |session: &Session| {
+            of.is_none_or(|of| session.key.upstream == *of) && session.phase == Phase::Resting(Rest::Dormant)
+        };
+        let dormant = self.sessions.iter().filter(|(_, session)| dormant(session)).map(|(ix, _)| *ix);
+        for ix in dormant.filter(|ix| self.has_live_handle(*ix)).collect::<Vec<_>>() {
             self.arm_keepalive(ix);
             if self.has_credentials(ix) {
                 self.wake(ix);
@@ -178,8 +195,7 @@ impl Hub {
 
     pub(crate) fn apply_handles(&mut self, news: HandleNews) {
         let wall = self.now.wall_ms;
-        let mine =
-            |(_, session): &(&SessionIx, &mut crate::session::Session)| session.trajectory == news.trajectory;
+        let mine = |(_, session): &(&SessionIx, &mut Session)| session.trajectory == news.trajectory;
         let Some((ix, session)) = self.sessions.iter_mut().find(mine) else { return };
         let ix = *ix;
         let Some(record) = session.record.as_mut() else { return };
@@ -226,6 +242,7 @@ impl Hub {
                 expires_ms,
                 tool: tool.map(|tool| self.digest_of_tool(tool)),
                 known_to: vec![state.link],
+                looked: None,
             })
         });
         Some(HandleNews {

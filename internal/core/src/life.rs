@@ -163,8 +163,10 @@ impl Hub {
 
     /// No revision in common. Asked again after the pause, if somebody wants it: a server may be rolled back.
     fn on_mismatch(&mut self, ix: SessionIx) {
-        if let Some(session) = self.sessions.get_mut(&ix) {
-            session.status = Status::VersionMismatch;
+        if let Some(session) = self.sessions.get_mut(&ix)
+            && std::mem::replace(&mut session.status, Status::VersionMismatch) != Status::VersionMismatch
+        {
+            self.note_attach(ix);
         }
         self.back_off(ix, Rest::Fresh, &version_mismatch(), None);
     }
@@ -414,9 +416,8 @@ impl Hub {
             Meaning::Mismatch => self.on_mismatch(ix),
             // Even an error is an answer of a server that knows the session.
             Meaning::Answer if matches!(purpose, Purpose::Probe(_)) => self.on_probed(ix, None, true),
-            Meaning::Answer | Meaning::Unusable | Meaning::Trouble(_) | Meaning::Doubtful(_)
-                if self.is_only_its_list(ix, purpose) =>
-            {
+            Meaning::Unusable | Meaning::Doubtful(_) if self.is_spared_its_list(ix, purpose) => {}
+            Meaning::Busy(_) | Meaning::Trouble(_) if self.is_only_its_list(ix, purpose) => {
                 self.on_probed(ix, None, true);
             }
             Meaning::Answer | Meaning::Unusable | Meaning::Trouble(None)

@@ -273,7 +273,7 @@ impl Hub {
         list: &List,
         next: Option<&str>,
     ) {
-        if next.is_none() && list.kind == Kind::Tools {
+        if list.page.cursor.is_none() && list.kind == Kind::Tools {
             self.note_listed(ix, link);
         }
         let Some(next) = next.filter(|next| next.len() <= LONGEST_CURSOR) else { return };

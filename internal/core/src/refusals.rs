@@ -43,6 +43,10 @@ impl Hub {
         let asked = match state.map(|state| state.purpose) {
             Some(Purpose::Initialize(_)) => Asked::Initialize,
             Some(Purpose::Initialized) => Asked::Initialized,
+            // What is said to a request for a list may be about the list.
+            Some(Purpose::Probe(_)) if session.is_some_and(|session| session.comparing.asks_for_list()) => {
+                Asked::Call
+            }
             Some(Purpose::Probe(_)) => Asked::Probe,
             Some(Purpose::Call(_)) => Asked::Call,
             _ => Asked::Aside,
@@ -131,7 +135,9 @@ impl Hub {
             Purpose::Call(call) | Purpose::Replay(call) if !state.answered && self.is_open(call) => {
                 self.on_cut(call, NO_ANSWER, state.retry.is_some());
             }
-            Purpose::Initialize(_) | Purpose::Probe(_) if !state.answered => {
+            Purpose::Initialize(_) | Purpose::Probe(_)
+                if !state.answered && !self.is_spared_its_list(state.session, state.purpose) =>
+            {
                 self.on_contact_failed(state.session, state.purpose, NO_ANSWER);
             }
             Purpose::Initialized if !state.answered => self.on_acknowledged(state.session),
@@ -164,7 +170,7 @@ impl Hub {
                 }
                 if !state.answered && broken == Broken::Starved {
                     self.on_contact_starved(state.session, rest_after(state.purpose), why);
-                } else if !state.answered {
+                } else if !state.answered && (never_written || !self.is_spared_its_list(ix, purpose)) {
                     self.on_contact_failed(state.session, state.purpose, why);
                 }
             }

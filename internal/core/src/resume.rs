@@ -86,6 +86,7 @@ mod tests {
             log_levels: BTreeMap::new(),
             owner: None,
             handles: Vec::new(),
+            tools: None,
             learned: Learned::default(),
             created_ms: 1,
             used_ms: 2,

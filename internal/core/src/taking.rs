@@ -110,7 +110,7 @@ impl Hub {
             loose: self.asks.loose_in(ix, self.now.mono),
             elicitations: self.asks.elicitations_in(ix),
             news: session.common.missed.told(),
-            drift: session.drift.clone(),
+            drift: session.drift,
             listed: self.listed_in(session),
         })
     }
@@ -147,6 +147,7 @@ impl Hub {
         }
         let held = manifest.sessions.into_iter().map(|session| self.take_session(session));
         let held: Vec<SessionIx> = held.collect::<Vec<_>>().into_iter().flatten().collect();
+        self.take_leases();
         self.remember_calls(manifest.journal);
         self.asks.close_all(&manifest.closed, &manifest.replies);
         self.asks.doubt_for(self.now.mono, manifest.doubt);
@@ -170,6 +171,23 @@ impl Hub {
         self.links.insert(nonce, link);
         if let Some(trail) = handed.trail {
             self.take_trail(nonce, trail);
+        }
+    }
+
+    /// Whoever uses a session goes on with it, which is no news.
+    fn take_leases(&mut self) {
+        let leased: Vec<_> = self
+            .links
+            .iter()
+            .filter_map(|(nonce, link)| {
+                let ix = self.pool.get(&self.key_for(link)?)?;
+                Some((*nonce, self.sessions.get(ix)?.trajectory))
+            })
+            .collect();
+        for (nonce, trajectory) in leased {
+            if let Some(link) = self.links.get_mut(&nonce) {
+                link.leased = Some(trajectory);
+            }
         }
     }
 

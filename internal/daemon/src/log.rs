@@ -3,9 +3,9 @@
 //! Only evermux's own targets are logged, whatever the level: libraries below write header values at `trace`, and
 //! no secret may reach a log (contract, rule on secrets).
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -79,11 +79,19 @@ impl Rolling {
         Ok(Self { path, file, length })
     }
 
+    fn is_at(&self, there: &Metadata) -> bool {
+        self.file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.length + bytes.len() as u64 > LARGEST {
-            let mut older = self.path.clone().into_os_string();
-            older.push(".1");
-            std::fs::rename(&self.path, older)?;
+            // Around an upgrade another process may have begun the new one: its lines must not push out the older ones.
+            let still_there = std::fs::metadata(&self.path).is_ok_and(|there| self.is_at(&there));
+            if still_there {
+                let mut older = self.path.clone().into_os_string();
+                older.push(".1");
+                std::fs::rename(&self.path, older)?;
+            }
             *self = Self::open(self.path.clone())?;
         }
         let written = self.file.write(bytes)?;
@@ -110,6 +118,24 @@ mod tests {
             .sum();
         assert!(total <= 2 * LARGEST, "{total}");
         assert!(total > LARGEST / 2);
+    }
+
+    #[test]
+    fn a_file_that_another_process_began_anew_is_not_pushed_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.jsonl");
+        let (mut old, mut new) = (Rolling::open(path.clone()).unwrap(), Rolling::open(path.clone()).unwrap());
+        let line = vec![b'x'; 64 * 1024];
+        let lines = LARGEST / line.len() as u64;
+        for _ in 0..lines {
+            old.write(&line).unwrap();
+        }
+        // Both believe that it is full; one of them begins a new one.
+        new.length = old.length;
+        new.write(b"new").unwrap();
+        old.write(b"old").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"newold");
+        assert_eq!(std::fs::metadata(dir.path().join("events.jsonl.1")).unwrap().len(), LARGEST);
     }
 
     #[test]

@@ -191,6 +191,10 @@ fn log_levels_json(levels: &BTreeMap<LinkNonce, String>) -> Json {
     Json::Object(levels.iter().map(|(link, level)| (link.to_string(), Json::Text(level.clone()))).collect())
 }
 
+fn links_json(links: &[LinkNonce]) -> Json {
+    Json::List(links.iter().map(|link| Json::Text(link.to_string())).collect())
+}
+
 /// Since minor version 1. A record without any is as it was before.
 fn handles_json(handles: &[Handle]) -> Result<Option<Json>, StoreError> {
     if handles.is_empty() {
@@ -198,16 +202,18 @@ fn handles_json(handles: &[Handle]) -> Result<Option<Json>, StoreError> {
     }
     let number = |value: u64| Json::unsigned(value).ok_or_else(|| unencodable("handles"));
     let one = |handle: &Handle| {
-        let links = handle.known_to.iter().map(|link| Json::Text(link.to_string())).collect();
+        let looked = handle.looked.as_ref().map(|links| ("looked", links_json(links)));
         let members = [
             ("value", Json::Text(handle.value.to_string())),
             ("handshake", number(handle.handshake.0.into())?),
             // A time far beyond what the format can say is as good as any other such time.
             ("expires_ms", number(handle.expires_ms.min(INTEGER_LIMIT - 1))?),
             ("tool", handle.tool.map_or(Json::Null, |tool| Json::Text(tool.to_string()))),
-            ("known_to", Json::List(links)),
+            ("known_to", links_json(&handle.known_to)),
         ];
-        Ok(Json::Object(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()))
+        Ok(Json::Object(
+            members.into_iter().chain(looked).map(|(name, value)| (name.to_owned(), value)).collect(),
+        ))
     };
     handles.iter().map(one).collect::<Result<_, _>>().map(|all| Some(Json::List(all)))
 }
@@ -379,12 +385,18 @@ fn take_handles(from: &mut Members) -> Result<Vec<Handle>, Malformed> {
     let one = |value: Json| {
         let Json::Object(mut members) = value else { return None };
         let Some(Json::List(links)) = members.remove("known_to") else { return None };
+        let looked = match members.remove("looked") {
+            None => None,
+            Some(Json::List(links)) => Some(links.iter().map(nonce_of).collect::<Option<_>>()?),
+            Some(_) => return None,
+        };
         Some(Handle {
             value: take_name(&mut members, "value").ok()?,
             handshake: Handshake(u32::try_from(take_number(&mut members, "handshake").ok()?).ok()?),
             expires_ms: take_number(&mut members, "expires_ms").ok()?,
             tool: take_optional_name(&mut members, "tool").ok()?,
             known_to: links.iter().map(nonce_of).collect::<Option<_>>()?,
+            looked,
         })
     };
     all.into_iter().map(one).collect::<Option<_>>().ok_or(Malformed("handles"))

@@ -99,12 +99,14 @@ fn with_handles_and_tools() -> Record {
         expires_ms: 1_764_000_600_000,
         tool: Some(Digest(0xb1)),
         known_to: vec![LinkNonce(10), LinkNonce(11)],
+        looked: Some(vec![LinkNonce(11)]),
     };
     let least = Handle {
         value: Digest(0xa2),
         handshake: Handshake(1),
         tool: None,
         known_to: vec![],
+        looked: None,
         ..whole.clone()
     };
     let bearers = BTreeMap::from([(Digest(0xb1), Digest(0xd1)), (Digest(0xb2), Digest(0xd2))]);

@@ -3,6 +3,7 @@
 use evermux_testkit::HttpClient;
 
 use super::*;
+use crate::support::while_down;
 
 fn config(upstream: &Upstream, token: &str) -> String {
     let url = upstream.url();
@@ -51,9 +52,10 @@ fn a_client_goes_on_also_if_the_token_was_changed_while_no_daemon_ran() {
     harness.write_config(&config(&upstream, "old"));
     let mut client = client(&harness);
     assert_eq!(count(&mut client), 1);
-    harness.kill_daemon();
-    upstream.change(|script| script.bearer = Some("new".to_owned()));
-    harness.write_config(&config(&upstream, "new"));
+    while_down(&harness, &client, || {
+        upstream.change(|script| script.bearer = Some("new".to_owned()));
+        harness.write_config(&config(&upstream, "new"));
+    });
     assert_eq!(call(&mut client), (1, "new/config_changed:identity".to_owned()));
     // Its old token is nowhere any more, so nothing can be said to the server in its name.
     assert_eq!((upstream.minted_sessions().len(), upstream.deletes()), (2, 0));

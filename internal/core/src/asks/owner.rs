@@ -111,7 +111,14 @@ impl Hub {
     /// On a GET stream that is behind also of those that ran meanwhile.
     pub(super) fn owner_elsewhere(&self, ix: SessionIx, on_get: bool) -> Result<LinkNonce, No> {
         let session = self.sessions.get(&ix).ok_or(No::Gone)?;
-        if let Some(owner) = session.key.owner {
+        let is_owners = |owner: LinkNonce| {
+            let mut here =
+                session.in_flight.values().filter_map(|call| self.calls.get(call)).map(|call| call.link);
+            let mut elsewhere = session.elsewhere.calls.values().map(|call| call.link);
+            here.all(|link| link == owner) && elsewhere.all(|link| link == owner)
+        };
+        // Where no other client's call was routed to it.
+        if let Some(owner) = session.key.owner.filter(|owner| is_owners(*owner)) {
             return if self.ended.contains(&owner) { Err(No::Gone) } else { Ok(owner) };
         }
         let now = self.now.mono;

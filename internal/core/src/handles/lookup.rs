@@ -177,7 +177,8 @@ impl Hub {
 }
 
 /// The same resource and the same identity, whatever else a session was made under.
-fn is_same_scope(one: Fingerprint, other: Fingerprint) -> bool {
+/// Sessions that one handle may be looked for in.
+pub(crate) fn is_same_scope(one: Fingerprint, other: Fingerprint) -> bool {
     (one.endpoint, one.identity) == (other.endpoint, other.identity)
 }
 

@@ -202,6 +202,11 @@ impl World {
 
     pub fn configure(&mut self) {
         self.put(Input::Configured(self.policies.clone()));
+        self.resolve();
+    }
+
+    /// Credentials come after everything else.
+    fn resolve(&mut self) {
         for (upstream, fingerprint, default) in self.identities.clone() {
             self.put(Input::IdentityKnown { upstream, fingerprint, default });
         }
@@ -741,12 +746,13 @@ impl World {
         (self.handed, self.prepared) = (None, false);
         (self.acting, self.via) = (self.generation, None);
         let was = std::mem::replace(&mut self.auto, false);
-        self.configure();
+        self.put(Input::Configured(self.policies.clone()));
         let (records, journal) = (self.disk.records(), self.disk.journal.survivors());
         self.rules.loaded(&records, &journal);
         self.rules.asks.killed();
         self.put(Input::Answered { answers: self.disk.journal.answers(), complete: true });
         self.put(Input::Loaded { records, journal });
+        self.resolve();
         self.auto = was;
     }
 

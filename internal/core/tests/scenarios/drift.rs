@@ -112,6 +112,51 @@ fn a_handle_of_a_changed_tool_waits_for_its_client_to_look() {
     }
 }
 
+/// The second start compares with what the first client was told since, and finds nothing.
+#[test]
+fn one_clients_look_is_nobody_elses_over_a_kill_either() {
+    let betweens: [fn(&mut World); 2] = [|w| w.kill(usize::MAX), World::take_over];
+    for between in betweens {
+        let (mut w, a, b) = paused();
+        restart_over(&mut w, RESUME);
+        w.list(b, "tools/list");
+        between(&mut w);
+        let refused = w.resume(a, "exec_1");
+        assert_eq!(w.status_of(a, refused), "revalidation_required/not_sent");
+        w.list(a, "tools/list");
+        between(&mut w);
+        let resumed = w.resume(a, "exec_1");
+        assert_eq!((w.status_of(a, resumed).as_str(), w.approved().len()), ("completed", 1));
+    }
+}
+
+/// Its calls are routed to the session that has the handle, its lists go to its own.
+#[test]
+fn a_look_in_ones_own_session_counts_for_a_handle_of_another() {
+    let mut w = World::with(Policy { own_sessions: true, handles: vec![executions()], ..policy(NAME) });
+    w.rules.many = true;
+    w.upstream.list_result = Some(BEFORE);
+    let (a, b) = (w.joined(), w.joined());
+    w.list(a, "tools/list");
+    w.pause(a, "pay");
+    w.call(b);
+    restart_over(&mut w, RESUME);
+    let refused = w.resume(b, "exec_1");
+    assert_eq!(w.status_of(b, refused), "revalidation_required/not_sent");
+    w.list(b, "tools/list");
+    let resumed = w.resume(b, "exec_1");
+    assert_eq!((w.status_of(b, resumed).as_str(), w.approved()), ("completed", vec![("s1", "pay")]));
+}
+
+#[test]
+fn a_later_page_alone_is_no_look() {
+    let (mut w, a, _) = paused();
+    restart_over(&mut w, RESUME);
+    w.ask(a, "tools/list", r#"{"cursor":"2"}"#);
+    let refused = w.resume(a, "exec_1");
+    assert_eq!(w.status_of(a, refused), "revalidation_required/not_sent");
+}
+
 #[test]
 fn a_handle_of_another_tool_is_used_as_before() {
     let (mut w, a, _) = paused();
@@ -135,6 +180,33 @@ fn a_list_that_cannot_be_had_may_be_any() {
         w.list(a, "tools/list");
         let resumed = w.resume(a, "exec_1");
         assert_eq!(w.status_of(a, resumed), "completed", "{answer:?}");
+    }
+}
+
+/// A list that is refused, breaks off or is refused as if the session were gone is about the list: a `ping` tells so at
+/// once, and no call pays for it.
+#[test]
+fn a_list_that_alone_is_refused_costs_neither_session_nor_call() {
+    let own = |w: &mut World, text: &'static str| {
+        let exchange = w.exchange("tools/list");
+        let id = w.wire(exchange);
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"{text}"}}}}"#);
+        w.fact(exchange, refused(404, &body));
+    };
+    for answer in [Answer::Hold, Answer::CutBefore, Answer::TooLarge, Answer::Status(400, "no")] {
+        let (mut w, a, _) = paused();
+        restart_over(&mut w, BEFORE);
+        for _ in 0..2 {
+            w.upstream.rule("tools/list", answer.clone());
+        }
+        let call = w.call(a);
+        for _ in 0..2 {
+            if matches!(answer, Answer::Hold) {
+                own(&mut w, "registry not ready");
+            }
+        }
+        assert_eq!((w.outcome(a, call).as_str(), w.sent("initialize")), ("ok", 1), "{answer:?}");
+        assert_eq!((w.session().status.word(), required(&w)), ("resumed", vec!["tools"]), "{answer:?}");
     }
 }
 

@@ -259,3 +259,44 @@ fn the_directory_is_bounded() {
     }
     assert_eq!(w.hub.sizes()["handles"], evermux_core::handles::MOST_HANDLES);
 }
+
+/// Also if its credentials are known only after the records were read.
+#[test]
+fn a_session_with_a_handle_is_woken_by_a_start() {
+    for (live, contacts) in [(true, 1), (false, 0)] {
+        let mut w = world(Policy { keepalive: None, ..apart() });
+        let a = w.joined();
+        w.pause(a, "pay");
+        if !live {
+            w.resume(a, "exec_1");
+        }
+        w.kill(usize::MAX);
+        w.pump();
+        assert_eq!((w.sent("ping"), w.sent("initialize")), (contacts, 1), "{live}");
+    }
+}
+
+/// A session of one client's own asks that client, but not what another one's call that was routed to it is about.
+#[test]
+fn a_question_on_the_get_stream_of_anothers_session_is_not_its_owners() {
+    let able = r#"{"elicitation":{}}"#;
+    let mut w = world(apart());
+    w.upstream.offers_stream = true;
+    let (a, b) = (w.able(able), w.able(able));
+    w.listen(a);
+    w.pause(a, "pay");
+    let get = w.exchange("GET");
+    let form = |id: u32| {
+        says(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{{"message":"ok?","requestedSchema":{{}}}}}}"#
+        ))
+    };
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.resume(b, "exec_1");
+    w.fact(get, form(1));
+    assert!(w.clients[a].asked.is_empty() && w.clients[b].asked.len() == 1, "only a call of b's runs there");
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(a);
+    w.fact(get, form(2));
+    assert_eq!((w.clients[a].asked.len(), w.clients[b].asked.len()), (0, 1), "of two it may be either's");
+}

@@ -298,6 +298,33 @@ fn a_question_on_the_get_stream_counts_the_calls_of_all_processes() {
     assert_eq!((w.clients[clients[0]].asked.len(), w.clients[clients[1]].asked.len()), (1, 0), "unclear");
 }
 
+/// The successor's stream is behind when the old process tells of the end of a call: its question may come yet.
+#[test]
+fn a_question_of_a_call_that_ended_in_the_old_process_is_not_anothers() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let clients = [w.able(r#"{"elicitation":{}}"#), w.able(r#"{"elicitation":{}}"#)];
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(clients[0]);
+    let old = w.exchange("tools/call");
+    w.fact(old, head());
+    w.listen(clients[1]);
+    w.take_over();
+    w.listen(clients[1]);
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(clients[1]);
+    let answer = result_of(&w.open[&old].clone());
+    w.fact(old, says(&answer));
+    let stream = w.exchange("GET");
+    assert_eq!(stream.0 >> 32, 2);
+    w.fact(stream, says(&form(90)));
+    assert!(w.clients[clients[1]].asked.is_empty(), "it may be of the other's call");
+    // What is asked once the stream has caught up is of a call that runs.
+    w.advance(6_000);
+    w.fact(stream, says(&form(91)));
+    assert_eq!(w.clients[clients[1]].asked.len(), 1);
+}
+
 #[test]
 fn news_is_heard_once_whichever_process_reads_it() {
     let mut w = World::new();

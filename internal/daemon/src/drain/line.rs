@@ -217,6 +217,7 @@ impl Handles {
                 expires_ms: born.expires_ms,
                 tool: born.tool.map(|tool| tool.parse()).transpose().ok()?,
                 known_to: born.known_to.iter().map(|link| link.parse().ok()).collect::<Option<_>>()?,
+                looked: None,
             })
         });
         Some(HandleNews {
@@ -259,6 +260,7 @@ mod tests {
             expires_ms: 1_790_000_000_000,
             tool: Some(Digest(0x2b)),
             known_to: vec![LinkNonce(0xcd)],
+            looked: None,
         };
         let (trajectory, handshake) = (Trajectory(0xab), Handshake(2));
         HandleNews { trajectory, handshake, born: vec![handle], settled: vec![Digest(0x3c)] }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evermux_core::class::Declared;
-use evermux_core::drift::{Changed, Drift};
+use evermux_core::drift::Drift;
 use evermux_core::handover::{
     ClosedAsk, HandedAsk, HandedCall, HandedLink, HandedSession, HandedTrail, Manifest, Standing,
 };
@@ -85,9 +85,7 @@ struct Ask {
 struct Drifted {
     server: bool,
     instructions: bool,
-    /// `null`: none; of those that handles come from or go to, these; `unknown`: any may have.
-    tools: Option<Vec<String>>,
-    unknown: bool,
+    tools: bool,
     listed: Vec<String>,
 }
 
@@ -184,7 +182,7 @@ impl Codec<'_> {
                 .collect(),
             elicitations: elicitations.iter().map(|(id, link)| (id.clone(), link.to_string())).collect(),
             news: news.iter().map(text).collect(),
-            drift: drifted(&session.drift, &session.listed),
+            drift: drifted(session.drift, &session.listed),
         })
     }
 
@@ -275,27 +273,14 @@ impl Codec<'_> {
 }
 
 /// Nothing, as long as nothing has.
-fn drifted(drift: &Drift, listed: &[LinkNonce]) -> Option<Drifted> {
-    let tools = match &drift.tools {
-        Some(Changed::These(tools)) => Some(tools.iter().map(ToString::to_string).collect()),
-        Some(Changed::Unknown) | None => None,
-    };
-    (*drift != Drift::default()).then(|| Drifted {
-        server: drift.server,
-        instructions: drift.instructions,
-        tools,
-        unknown: drift.tools == Some(Changed::Unknown),
-        listed: listed.iter().map(ToString::to_string).collect(),
-    })
+fn drifted(drift: Drift, listed: &[LinkNonce]) -> Option<Drifted> {
+    let Drift { server, instructions, tools } = drift;
+    let listed = listed.iter().map(ToString::to_string).collect();
+    (drift != Drift::default()).then_some(Drifted { server, instructions, tools, listed })
 }
 
 fn read_drifted(drifted: Drifted) -> Result<(Drift, Vec<LinkNonce>), Wrong> {
-    let Drifted { server, instructions, tools, unknown, listed } = drifted;
-    let named = |tools: Vec<String>| {
-        let tools = tools.iter().map(|tool| tool.parse().map_err(|_| "a digest that is none"));
-        tools.collect::<Result<_, Wrong>>().map(Changed::These)
-    };
-    let tools = if unknown { Some(Changed::Unknown) } else { tools.map(named).transpose()? };
+    let Drifted { server, instructions, tools, listed } = drifted;
     let listed = listed.iter().map(|link| nonce(link)).collect::<Result<_, _>>()?;
     Ok((Drift { server, instructions, tools }, listed))
 }

@@ -40,6 +40,7 @@ pub(crate) fn sample(trajectory: u128) -> Record {
             expires_ms: 1_790_000_000_000,
             tool: None,
             known_to: vec![LinkNonce(5)],
+            looked: None,
         }],
         tools: Some(evermux_core::drift::KnownTools {
             list: Digest(78),

@@ -103,7 +103,7 @@ fn whole() -> Manifest {
         loose: vec![(Handshake(2), LinkNonce(5), Duration::from_millis(12))],
         elicitations: vec![("e".to_owned(), LinkNonce(5))],
         news: vec![Bytes::from_static(b"{}")],
-        drift: Drift { server: true, instructions: false, tools: Some(Changed::These(vec![Digest(13)])) },
+        drift: Drift { server: true, instructions: false, tools: true },
         listed: vec![LinkNonce(5)],
     };
     let journalled = JournalledCall {
