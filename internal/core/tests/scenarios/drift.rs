@@ -193,7 +193,8 @@ fn a_list_that_alone_is_refused_costs_neither_session_nor_call() {
         let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"{text}"}}}}"#);
         w.fact(exchange, refused(404, &body));
     };
-    for answer in [Answer::Hold, Answer::CutBefore, Answer::TooLarge, Answer::Status(400, "no")] {
+    let nothing = Answer::Facts(vec![head(), clean()]);
+    for answer in [Answer::Hold, Answer::CutBefore, Answer::TooLarge, Answer::Status(400, "no"), nothing] {
         let (mut w, a, _) = paused();
         restart_over(&mut w, BEFORE);
         for _ in 0..2 {
