@@ -262,6 +262,7 @@ impl World {
     fn told(&mut self, answer: &Answer, expect: &Told, keep: &Keep) {
         assert!(expect.result.is_some() != expect.error.is_some(), "a result or an error is expected");
         if let Some(kind) = &expect.error {
+            assert!(expect.session.is_none() && keep.is_empty(), "an error tells nothing more");
             assert_eq!(answer.evermux_kind().as_ref(), Some(kind), "{}", answer.raw);
             return;
         }
