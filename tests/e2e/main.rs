@@ -10,6 +10,7 @@
 
 mod asks;
 mod cli;
+mod conformance_fixtures;
 mod crowd;
 mod doctor;
 mod drift;

@@ -143,6 +143,8 @@ pub struct HandedLink {
     pub missed: Vec<Bytes>,
     /// What was told on its GET stream, if its client comes back by event id.
     pub trail: Option<HandedTrail>,
+    /// The session it uses.
+    pub leased: Option<Trajectory>,
 }
 
 /// What was told on the GET stream of a client that comes back by event id.

@@ -134,6 +134,7 @@ impl Hub {
             listening: link.listening.is_some() || link.awaited_until.is_some(),
             missed: link.missed.iter().map(|data| data.clone().into_bytes()).collect(),
             trail,
+            leased: link.leased,
         }
     }
 
@@ -147,7 +148,6 @@ impl Hub {
         }
         let held = manifest.sessions.into_iter().map(|session| self.take_session(session));
         let held: Vec<SessionIx> = held.collect::<Vec<_>>().into_iter().flatten().collect();
-        self.take_leases();
         self.remember_calls(manifest.journal);
         self.asks.close_all(&manifest.closed, &manifest.replies);
         self.asks.doubt_for(self.now.mono, manifest.doubt);
@@ -162,6 +162,7 @@ impl Hub {
         let mut link = Link::new(handed.claim, now);
         link.identity = self.identity_of(&link.claim);
         link.own = handed.own;
+        link.leased = handed.leased;
         (link.acked, link.journalled_ack, link.forgotten) = (handed.acked, handed.acked, handed.forgotten);
         link.numbered =
             handed.numbers.into_iter().map(|(seq, place)| (seq, Fate::Elsewhere(place))).collect();
@@ -171,23 +172,6 @@ impl Hub {
         self.links.insert(nonce, link);
         if let Some(trail) = handed.trail {
             self.take_trail(nonce, trail);
-        }
-    }
-
-    /// Whoever uses a session goes on with it, which is no news.
-    fn take_leases(&mut self) {
-        let leased: Vec<_> = self
-            .links
-            .iter()
-            .filter_map(|(nonce, link)| {
-                let ix = self.pool.get(&self.key_for(link)?)?;
-                Some((*nonce, self.sessions.get(ix)?.trajectory))
-            })
-            .collect();
-        for (nonce, trajectory) in leased {
-            if let Some(link) = self.links.get_mut(&nonce) {
-                link.leased = Some(trajectory);
-            }
         }
     }
 

@@ -100,6 +100,8 @@ struct LinkText {
     missed: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trail: Option<Trail>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    leased: Option<String>,
 }
 
 /// Of a GET stream.
@@ -187,7 +189,7 @@ impl Codec<'_> {
     }
 
     fn link(&self, link: &HandedLink) -> LinkText {
-        let HandedLink { claim, own, acked, forgotten, numbers, listening, missed, trail } = link;
+        let HandedLink { claim, own, acked, forgotten, numbers, listening, missed, trail, leased } = link;
         let declared =
             |own: &Declared| (own.version.clone(), own.client_info.clone(), own.capabilities.clone());
         LinkText {
@@ -199,6 +201,7 @@ impl Codec<'_> {
             listening: *listening,
             missed: missed.iter().map(text).collect(),
             trail: trail.as_ref().map(handed_trail),
+            leased: leased.map(|session| session.to_string()),
         }
     }
 
@@ -257,7 +260,7 @@ impl Codec<'_> {
     }
 
     fn read_link(&self, link: LinkText) -> Result<HandedLink, Wrong> {
-        let LinkText { id, own, acked, forgotten, numbers, listening, missed, trail } = link;
+        let LinkText { id, own, acked, forgotten, numbers, listening, missed, trail, leased } = link;
         let declared = |(version, client_info, capabilities)| Declared { version, client_info, capabilities };
         Ok(HandedLink {
             claim: self.sealer.open_link(&id).ok_or("a link of another state directory")?,
@@ -268,6 +271,9 @@ impl Codec<'_> {
             listening,
             missed: missed.into_iter().map(Bytes::from).collect(),
             trail: trail.map(read_trail),
+            leased: leased
+                .map(|session| session.parse().map_err(|_| "a session without a name"))
+                .transpose()?,
         })
     }
 }

@@ -29,6 +29,7 @@ use super::journal::{Entry, hash};
 use super::rpc::{self, Message};
 use super::state::{GET_STREAM, Session, Shared, State};
 use super::{DeleteSupport, GetSupport, Replies};
+use crate::wait::{PATIENCE, poll_until};
 
 pub(super) type ReplyBody = Either<Full<Bytes>, ChannelBody>;
 pub(super) type Reply = Response<ReplyBody>;
@@ -71,9 +72,14 @@ pub(super) async fn serve(
     shared.update(|state| state.listening = false);
 }
 
-/// Listens on the port; the kit's holder socket keeps it ours in between.
+/// Listens on the port; the kit's holder socket keeps it ours in between. A child that another test forks just now holds a copy of
+/// the former listener until it is another program, so that "in use" may pass.
 pub(super) fn bind(address: SocketAddr) -> std::net::TcpListener {
-    std::net::TcpListener::bind(address).expect("the upstream can listen on its port")
+    let mut last = None;
+    let bound = poll_until(PATIENCE, || {
+        std::net::TcpListener::bind(address).map_err(|error| last = Some(error)).ok()
+    });
+    bound.unwrap_or_else(|| panic!("the upstream cannot listen on its port: {last:?}"))
 }
 
 fn into_tokio(listener: std::net::TcpListener) -> TcpListener {

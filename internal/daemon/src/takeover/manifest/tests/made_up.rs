@@ -161,9 +161,10 @@ fn made_link() -> impl Strategy<Value = HandedLink> {
             .prop_map(|(version, client_info, capabilities)| Declared { version, client_info, capabilities }),
     );
     let numbers = vec((any::<u64>().prop_map(Seq), any::<u64>().prop_map(Generation)), 0..4);
-    let told = (any::<bool>(), vec(message(), 0..3), proptest::option::of(made_trail()));
+    let leased = proptest::option::of(name());
+    let told = (any::<bool>(), vec(message(), 0..3), proptest::option::of(made_trail()), leased);
     (claim, own, any::<u64>(), any::<u64>(), numbers, told).prop_map(
-        |(claim, own, acked, forgotten, numbers, (listening, missed, trail))| HandedLink {
+        |(claim, own, acked, forgotten, numbers, (listening, missed, trail, leased))| HandedLink {
             claim,
             own,
             acked: Seq(acked),
@@ -172,6 +173,7 @@ fn made_link() -> impl Strategy<Value = HandedLink> {
             listening,
             missed,
             trail,
+            leased: leased.map(Trajectory),
         },
     )
 }
