@@ -7,6 +7,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use evermux_testkit::wait::poll_until;
 use evermux_testkit::{Harness, Output, Script, ShimClient, Upstream};
 use serde_json::Value;
 
@@ -202,6 +203,24 @@ fn a_call_cut_by_a_kill_is_outcome_unknown_before_and_after_a_restart() {
         assert!(!words.contains("not executed"), "{words}");
     }
     assert_eq!(upstream.count(|entry| entry.calls("gate")), 1, "{}", upstream.summary());
+}
+
+/// The call ends in the process where it began; its answer was taken, which the client says with its next call.
+#[test]
+fn a_call_answered_over_an_upgrade_is_none_of_them() {
+    let (harness, upstream) = with_upstream(Script::default());
+    let mut client = greeted(&harness);
+    for round in ["one", "two"] {
+        let call = client.start_call("gate", &format!(r#"{{"name":"{round}"}}"#));
+        upstream.wait_at_gate(round, 1, PATIENCE);
+        crate::takeover::upgraded(&harness);
+        upstream.open_gate(round);
+        assert_eq!(client.wait(&call, PATIENCE).error(), None);
+        client.call("counter", "{}");
+        client.call("counter", "{}");
+        let healthy = || (report(&harness, &[]).1["healthy"] == true).then_some(());
+        assert!(poll_until(PATIENCE, healthy).is_some(), "{}", report(&harness, &[]).1);
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use evermux_testkit::{Answer, Engine, ExecIds, Harness, Script, ShimClient, Upstream};
 
-use crate::support::{PATIENCE, with_settings};
+use crate::support::{PATIENCE, while_down, with_settings};
 
 const VERSION: &str = "2025-11-25";
 const EXECUTOR: &str = "\n[[upstream.up.handle]]\npreset = \"executor\"";
@@ -99,6 +99,29 @@ fn a_stale_approval_runs_nothing() {
         assert_eq!((upstream.side_effects("old"), upstream.side_effects("new")), (0, 1));
         upstream.assert_no_violations();
     }
+}
+
+/// The record that knew the old id was damaged: nothing says that the new one is another, so nobody untold approves it.
+#[test]
+fn a_stale_approval_runs_nothing_either_where_the_record_was_put_aside() {
+    let (harness, upstream) = with_settings(engine(Engine::PerSession, ExecIds::Counter), EXECUTOR);
+    let mut a = joined(&harness);
+    let stale = pause(&mut a, "old");
+    while_down(&harness, &a, || {
+        let records = harness.state_dir().join("records");
+        let record = std::fs::read_dir(records).unwrap().next().unwrap().unwrap().path();
+        let text = std::fs::read_to_string(&record).unwrap();
+        std::fs::write(&record, text.replacen("handshake\": 1", "handshake\": 2", 1)).unwrap();
+    });
+    let mut b = joined(&harness);
+    let present = pause(&mut b, "new");
+    assert_eq!((stale.as_str(), present.as_str()), ("exec_1", "exec_1"), "the ids are one");
+    assert_eq!(accept(&mut a, &stale), "ambiguous_owner");
+    upgrade(&harness);
+    assert_eq!(accept(&mut a, &stale), "ambiguous_owner", "a newer process knows it, too");
+    assert_eq!(accept(&mut b, &present), "completed");
+    assert_eq!((upstream.side_effects("old"), upstream.side_effects("new")), (0, 1));
+    upstream.assert_no_violations();
 }
 
 /// Seed 1: the thread is in the server's memory, bound to the session.

@@ -55,7 +55,9 @@ impl Hub {
             return;
         };
         if let (Some(ack), Some(state)) = (delivery.ack, self.links.get_mut(&link)) {
-            if state.acknowledge(ack) {
+            // Calls of former processes are known as unresolved from their journals; that they are not is in none.
+            let resolves = self.journal.range((link, crate::names::Seq(0))..(link, ack)).next().is_some();
+            if state.acknowledge(ack) || resolves {
                 self.order(Output::Journal(JournalEntry::Acked { link, seq: ack }));
             }
             self.loosen_journalled(link, ack);

@@ -391,7 +391,7 @@ impl Hub {
 }
 
 pub(crate) fn held_back() -> Failure {
-    let text = "the server's tools have changed while nobody listened, and so has the one that this handle is of: list \
+    let text = "the tool that this handle is of has changed while nobody listened, or the server did not say in time: list \
                 the tools again, look at what the call would do by now, and repeat it";
     Failure::new(Failed::RevalidationRequired, text)
 }

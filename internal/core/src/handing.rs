@@ -60,6 +60,7 @@ impl Hub {
             Input::TakenOver { manifest, living } => self.on_taken_over(*manifest, living),
             Input::Describe => self.on_describe(),
             Input::Beside(manifest) => self.on_beside(*manifest),
+            Input::Doubtful(upstreams) => self.doubtful.extend(upstreams),
             Input::Released { generation, stream } => self.on_released(generation, *stream),
             Input::Forwarded(news) => self.on_forwarded(&news),
             Input::HandlesChanged(news) => self.apply_handles(*news),

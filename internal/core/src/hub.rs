@@ -126,6 +126,8 @@ pub struct Hub {
     pub(crate) endings: BTreeMap<ExchangeId, Ending>,
     /// Handles of sessions that were ended here.
     pub(crate) gone: Vec<Gone>,
+    /// Upstreams with handles in records that cannot be used.
+    pub(crate) doubtful: BTreeSet<UpstreamName>,
     /// Links that their clients ended, oldest first: their ids open, but are not served any more.
     pub(crate) ended: VecDeque<LinkNonce>,
     pub(crate) tickets: BTreeMap<Ticket, Pending>,
@@ -173,6 +175,7 @@ impl Hub {
             unclaimed: Vec::new(),
             endings: BTreeMap::new(),
             gone: Vec::new(),
+            doubtful: BTreeSet::new(),
             ended: VecDeque::new(),
             tickets: BTreeMap::new(),
             wish: None,

@@ -1,5 +1,6 @@
 //! The closed set of facts the core can be told. Past tense: each one has happened already.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -306,6 +307,8 @@ pub enum Input {
     /// To a process that handed over: say what ends here ([`Handed`](crate::output::Output::Handed)), for one that
     /// started without it.
     Describe,
+    /// Records of sessions of these upstreams cannot be used, and the handles in them are known to nobody.
+    Doubtful(BTreeSet<UpstreamName>),
     /// Another process still drains as this one starts cold; what it said of itself. After `Loaded`.
     Beside(Box<Manifest>),
     /// A process that drains let go of a GET stream.

@@ -1,5 +1,6 @@
 //! The life of the process: lock, load, listen, serve, drain, end.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use evermux_config::{Config, Paths};
 use evermux_core::Hub;
 use evermux_core::input::{Input, Ticket};
-use evermux_core::names::Generation;
+use evermux_core::names::{Generation, UpstreamName};
 use evermux_core::seal::Sealer;
 use evermux_store::{CallJournal, DaemonLock, Key, LockError, Persist, StateDir, failpoint};
 use fd_handover::Witness;
@@ -38,6 +39,8 @@ use crate::takeover::predecessor::House;
 use crate::takeover::{Pipe, successor};
 
 /// How long connections may take to finish once the last call has ended.
+/// The longest time that a preset gives a handle.
+const LONGEST_HANDLE: Duration = Duration::from_secs(7 * 24 * 3600);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long the disk may take at the end.
 const LAST_WRITES: Duration = Duration::from_secs(10);
@@ -377,6 +380,7 @@ fn take(
     let living = drains.iter().map(|(generation, _)| *generation).collect();
     // Before anything that is configured: what of it fits is decided then.
     setting.inbox.tell(Told::Fact(Input::TakenOver { manifest: Box::new(manifest), living }));
+    setting.inbox.tell(Told::Fact(Input::Doubtful(put_aside(state))));
     let parts = parts(config, state, key, setting, journal, generation)?;
     Ok(Taken { parts, lock, socket: Some(socket), drains })
 }
@@ -418,8 +422,16 @@ pub(crate) fn load(
     let inbox = setting.inbox.clone();
     let parts = parts(config, state, key, setting, journal, generation)?;
     inbox.tell(Told::Fact(Input::Answered { answers, complete }));
+    let doubtful = &loaded.left_alone() | &put_aside(state);
+    inbox.tell(Told::Fact(Input::Doubtful(doubtful)));
     inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
     Ok(parts)
+}
+
+/// Upstreams with handles that may count yet and are known to nobody.
+fn put_aside(state: &StateDir) -> BTreeSet<UpstreamName> {
+    let aside = state.put_aside_within(LONGEST_HANDLE);
+    aside.map_err(|error| tracing::warn!(%error, "the quarantine cannot be listed")).unwrap_or_default()
 }
 
 /// An empty hub and what surrounds it, with the config in its queue.

@@ -5,10 +5,11 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use nix::fcntl::OFlag;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -74,9 +75,30 @@ pub(crate) struct Rolling {
 
 impl Rolling {
     pub(crate) fn open(path: PathBuf) -> io::Result<Self> {
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(&path)?;
-        let length = file.metadata()?.len();
-        Ok(Self { path, file, length })
+        // A pipe in its place would hold the whole process until somebody reads it.
+        let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true).mode(0o600).custom_flags(flags);
+        let file = options.open(&path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::other("it is no plain file"));
+        }
+        let mut this = Self { path, file, length: metadata.len() };
+        this.end_line()?;
+        Ok(this)
+    }
+
+    /// A process that was killed may have written half of one.
+    fn end_line(&mut self) -> io::Result<()> {
+        let mut last = [b'\n'];
+        if self.length > 0 {
+            self.file.read_exact_at(&mut last, self.length - 1)?;
+        }
+        if last != [b'\n'] {
+            self.length += self.file.write(b"\n")? as u64;
+        }
+        Ok(())
     }
 
     fn is_at(&self, there: &Metadata) -> bool {
@@ -84,14 +106,16 @@ impl Rolling {
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.length + bytes.len() as u64 > LARGEST {
-            // Around an upgrade another process may have begun the new one: its lines must not push out the older ones.
-            let still_there = std::fs::metadata(&self.path).is_ok_and(|there| self.is_at(&there));
-            if still_there {
-                let mut older = self.path.clone().into_os_string();
-                older.push(".1");
-                std::fs::rename(&self.path, older)?;
-            }
+        // Somebody may have moved it away; around an upgrade another process may have begun the new one, whose lines
+        // must not push out the older ones.
+        let still_there = std::fs::metadata(&self.path).is_ok_and(|there| self.is_at(&there));
+        let full = self.length + bytes.len() as u64 > LARGEST;
+        if still_there && full {
+            let mut older = self.path.clone().into_os_string();
+            older.push(".1");
+            std::fs::rename(&self.path, older)?;
+        }
+        if !still_there || full {
             *self = Self::open(self.path.clone())?;
         }
         let written = self.file.write(bytes)?;
@@ -132,10 +156,33 @@ mod tests {
         }
         // Both believe that it is full; one of them begins a new one.
         new.length = old.length;
-        new.write(b"new").unwrap();
-        old.write(b"old").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"newold");
+        new.write(b"new\n").unwrap();
+        old.write(b"old\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new\nold\n");
         assert_eq!(std::fs::metadata(dir.path().join("events.jsonl.1")).unwrap().len(), LARGEST);
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_not_opened_and_half_a_line_is_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.jsonl");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(Rolling::open(path.clone()).is_err());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, b"{}\n{\"torn").unwrap();
+        Rolling::open(path.clone()).unwrap().write(b"next\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"{}\n{\"torn\nnext\n");
+    }
+
+    #[test]
+    fn a_file_that_was_moved_away_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.jsonl");
+        let mut log = Rolling::open(path.clone()).unwrap();
+        log.write(b"one\n").unwrap();
+        std::fs::rename(&path, dir.path().join("kept")).unwrap();
+        log.write(b"two\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"two\n");
     }
 
     #[test]

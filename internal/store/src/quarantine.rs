@@ -1,8 +1,10 @@
 //! Putting aside what must not be used and must not be lost: moved, never deleted, never written over.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::fcntl::{AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fstatat};
@@ -123,6 +125,21 @@ impl StateDir {
             Some((upstream, trajectory, reason.to_owned()))
         };
         Ok(self.quarantine_names()?.into_iter().filter_map(session_of).collect())
+    }
+
+    /// Upstreams of which a record was put aside within this time, by the name's last change.
+    ///
+    /// # Errors
+    /// If the directory cannot be listed.
+    pub fn put_aside_within(&self, time: Duration) -> Result<BTreeSet<UpstreamName>, StoreError> {
+        let recent = |name: &String| {
+            let stat = fstatat(self.quarantine().handle(), name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).ok();
+            let at = stat.and_then(|stat| u64::try_from(stat.st_ctime).ok());
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            at.is_none_or(|at| now.saturating_sub(Duration::from_secs(at)) < time)
+        };
+        let names = self.quarantine_names()?.into_iter().filter(recent);
+        Ok(names.filter_map(|name| Some(parse_file_name(parse_aside(&name)?.0)?.0)).collect())
     }
 
     /// Moves `from/name` to `quarantine/name.reason.n` with the first free `n`.

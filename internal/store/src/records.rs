@@ -1,5 +1,6 @@
 //! The record files: loading them with all suspicion, writing them so that a kill at any instant costs nothing.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use evermux_core::names::{Trajectory, UpstreamName};
@@ -31,6 +32,14 @@ pub struct LoadedRecords {
     /// File names that could not be read for a reason that says nothing about them (a failing disk, no free
     /// descriptor): left alone, not resumed.
     pub unread: Vec<String>,
+}
+
+impl LoadedRecords {
+    /// Upstreams of records that were left alone.
+    pub fn left_alone(&self) -> BTreeSet<UpstreamName> {
+        let names = self.newer.iter().chain(&self.unread);
+        names.filter_map(|name| Some(parse_file_name(name)?.0)).collect()
+    }
 }
 
 /// A record file that is not used.

@@ -90,19 +90,25 @@ impl Hub {
             let meanings = self.meanings(&name, scope, value, link);
             match verdict(&meanings) {
                 Ok(None) => self.note_forbidden(&name, scope, value),
+                // Handles of a record that cannot be used may have had this value, too.
+                Ok(Some(_)) if self.doubtful.contains(&name) && !meanings.iter().any(|one| one.known) => {
+                    return self.nowhere(name, Failed::AmbiguousOwner);
+                }
                 Ok(Some((ix, handshake))) => {
                     let routed = own_key.as_ref().and_then(|key| self.pool.get(key)) != Some(&ix);
                     self.note_known(ix, value, handshake, link);
                     let used = Some((value, handshake));
                     return Route::To(ix, Box::new(Bearing { tool, used, routed }));
                 }
-                Err(kind) => {
-                    self.order(Output::Note(Note::Unrouted { upstream: name, why: kind.word() }));
-                    return Route::Nowhere(unroutable(kind));
-                }
+                Err(kind) => return self.nowhere(name, kind),
             }
         }
         Route::Own(Some(Box::new(Bearing { tool, used: None, routed: false })))
+    }
+
+    fn nowhere(&mut self, upstream: UpstreamName, kind: Failed) -> Route {
+        self.order(Output::Note(Note::Unrouted { upstream, why: kind.word() }));
+        Route::Nowhere(unroutable(kind))
     }
 
     fn meanings(

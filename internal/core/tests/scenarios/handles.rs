@@ -300,3 +300,20 @@ fn a_question_on_the_get_stream_of_anothers_session_is_not_its_owners() {
     w.fact(get, form(2));
     assert_eq!((w.clients[a].asked.len(), w.clients[b].asked.len()), (0, 1), "of two it may be either's");
 }
+
+/// The record that had the old id could not be used, so nothing says any more that the new one is another.
+#[test]
+fn where_handles_were_lost_a_client_that_was_told_of_none_approves_none() {
+    for (doubtful, expected) in [(false, "completed"), (true, "ambiguous_owner/refused")] {
+        let mut w = world(apart());
+        let (a, b) = (w.joined(), w.joined());
+        if doubtful {
+            w.put(Input::Doubtful([NAME.into()].into()));
+        }
+        w.pause(b, "new");
+        let resumed = w.resume(a, "exec_1");
+        assert_eq!(w.status_of(a, resumed), expected);
+        let own = w.resume(b, "exec_1");
+        assert_eq!(w.status_of(b, own), if doubtful { "completed" } else { "execution_not_found" });
+    }
+}
