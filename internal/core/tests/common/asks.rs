@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evermux_core::input::{End, Fact};
-use evermux_core::names::{Handshake, LinkNonce, Trajectory, WireId};
+use evermux_core::names::{Handshake, LinkNonce, Seq, Trajectory, WireId};
 use evermux_core::output::Verb;
 use evermux_core::record::{JournalEntry, Record};
 use evermux_core::seal::LinkClaim;
@@ -18,6 +18,7 @@ const HOUR_MS: u64 = 3_600_000;
 #[derive(Debug, Clone, Copy)]
 struct Running {
     link: LinkNonce,
+    seq: Option<Seq>,
     handshake: Handshake,
     at_ms: u64,
     /// Another process sent it: it counts for an hour.
@@ -68,17 +69,19 @@ fn wire_of(open: &Open) -> WireId {
 impl AskRules {
     pub fn journalled(&mut self, entry: &JournalEntry, now_ms: u64) {
         match entry {
-            JournalEntry::Sent { link, trajectory, handshake, wire, .. } => {
+            JournalEntry::Sent { link, seq, trajectory, handshake, wire, .. } => {
                 self.owners.insert((*trajectory, *wire), *link);
                 self.running.insert(
                     (*trajectory, *wire),
-                    Running { link: *link, handshake: *handshake, at_ms: now_ms, former: false },
+                    Running { link: *link, seq: *seq, handshake: *handshake, at_ms: now_ms, former: false },
                 );
             }
             JournalEntry::Settled { trajectory, wire } => drop(self.running.remove(&(*trajectory, *wire))),
-            JournalEntry::Acked { link, .. } | JournalEntry::LinkEnded { link } => {
-                self.running.retain(|_, call| call.link != *link);
+            JournalEntry::Acked { link, seq } => {
+                let is_over = |call: &Running| call.link == *link && call.seq.is_some_and(|own| own < *seq);
+                self.running.retain(|_, call| !is_over(call));
             }
+            JournalEntry::LinkEnded { link } => self.running.retain(|_, call| call.link != *link),
             JournalEntry::Cursor { .. } | JournalEntry::Answered(_) => {}
         }
     }
