@@ -299,12 +299,12 @@ impl Hub {
 
     /// The client uses this session from now on, and no other one any more.
     fn lease(&mut self, link: LinkNonce, ix: SessionIx) {
-        let Some(session) = self.sessions.get(&ix) else { return };
-        let (upstream, trajectory) = (session.key.upstream.clone(), session.trajectory);
+        let Some(trajectory) = self.sessions.get(&ix).map(|session| session.trajectory) else { return };
         let Some(state) = self.links.get_mut(&link).filter(|link| link.leased != Some(trajectory)) else {
             return;
         };
         state.leased = Some(trajectory);
+        let upstream = state.claim.upstream.clone();
         let lease = self.lease_of(link);
         self.order(Output::Note(Note::Leased { upstream, trajectory, lease }));
     }

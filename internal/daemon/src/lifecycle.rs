@@ -39,8 +39,6 @@ use crate::takeover::predecessor::House;
 use crate::takeover::{Pipe, successor};
 
 /// How long connections may take to finish once the last call has ended.
-/// The longest time that a preset gives a handle.
-const LONGEST_HANDLE: Duration = Duration::from_secs(7 * 24 * 3600);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long the disk may take at the end.
 const LAST_WRITES: Duration = Duration::from_secs(10);
@@ -380,7 +378,7 @@ fn take(
     let living = drains.iter().map(|(generation, _)| *generation).collect();
     // Before anything that is configured: what of it fits is decided then.
     setting.inbox.tell(Told::Fact(Input::TakenOver { manifest: Box::new(manifest), living }));
-    setting.inbox.tell(Told::Fact(Input::Doubtful(put_aside(state))));
+    setting.inbox.tell(Told::Fact(Input::Doubtful(put_aside(&config, state))));
     let parts = parts(config, state, key, setting, journal, generation)?;
     Ok(Taken { parts, lock, socket: Some(socket), drains })
 }
@@ -403,6 +401,8 @@ pub(crate) fn load(
     setting: Setting,
 ) -> Result<Parts, RunError> {
     let loaded = state.load_records(key)?;
+    // What this start put aside is among it.
+    let doubtful = &loaded.left_alone() | &put_aside(&config, state);
     for quarantined in &loaded.quarantined {
         tracing::error!(
             file = quarantined.file,
@@ -422,15 +422,16 @@ pub(crate) fn load(
     let inbox = setting.inbox.clone();
     let parts = parts(config, state, key, setting, journal, generation)?;
     inbox.tell(Told::Fact(Input::Answered { answers, complete }));
-    let doubtful = &loaded.left_alone() | &put_aside(state);
     inbox.tell(Told::Fact(Input::Doubtful(doubtful)));
     inbox.tell(Told::Fact(Input::Loaded { records: loaded.records, journal: calls }));
     Ok(parts)
 }
 
 /// Upstreams with handles that may count yet and are known to nobody.
-fn put_aside(state: &StateDir) -> BTreeSet<UpstreamName> {
-    let aside = state.put_aside_within(LONGEST_HANDLE);
+fn put_aside(config: &Config, state: &StateDir) -> BTreeSet<UpstreamName> {
+    let rules = config.upstreams.values().flat_map(|upstream| &upstream.handles);
+    let Some(longest) = rules.map(|rule| rule.ttl).max() else { return BTreeSet::new() };
+    let aside = state.put_aside_within(longest);
     aside.map_err(|error| tracing::warn!(%error, "the quarantine cannot be listed")).unwrap_or_default()
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct Rolling {
     path: PathBuf,
     file: File,
     length: u64,
+    /// Device and number of the open file.
+    id: (u64, u64),
 }
 
 impl Rolling {
@@ -84,7 +86,7 @@ impl Rolling {
         if !metadata.is_file() {
             return Err(io::Error::other("it is no plain file"));
         }
-        let mut this = Self { path, file, length: metadata.len() };
+        let mut this = Self { path, file, length: metadata.len(), id: id_of(&metadata) };
         this.end_line()?;
         Ok(this)
     }
@@ -101,14 +103,10 @@ impl Rolling {
         Ok(())
     }
 
-    fn is_at(&self, there: &Metadata) -> bool {
-        self.file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
-    }
-
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Somebody may have moved it away; around an upgrade another process may have begun the new one, whose lines
         // must not push out the older ones.
-        let still_there = std::fs::metadata(&self.path).is_ok_and(|there| self.is_at(&there));
+        let still_there = std::fs::metadata(&self.path).is_ok_and(|there| self.id == id_of(&there));
         let full = self.length + bytes.len() as u64 > LARGEST;
         if still_there && full {
             let mut older = self.path.clone().into_os_string();
@@ -122,6 +120,10 @@ impl Rolling {
         self.length += written as u64;
         Ok(written)
     }
+}
+
+fn id_of(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
 }
 
 #[cfg(test)]

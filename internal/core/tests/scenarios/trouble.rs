@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use evermux_core::output::Note;
+
 use crate::common::{Answer, NAME, World, policy, upstream::*};
 
 /// What becomes of a `tools/call` and of a read that meet this once, and of one that meets it always.
@@ -150,6 +152,10 @@ fn an_outage_after_a_kill_keeps_record_and_session() {
     let call = w.call(client);
     assert_eq!(w.outcome(client, call), "ok");
     assert_eq!((w.session().status.word(), w.sent("initialize")), ("resumed", 1));
+    let word =
+        |note: &Note| if let Note::Attached { status, .. } = note { Some(status.word()) } else { None };
+    let told: Vec<_> = w.notes.iter().filter_map(word).collect();
+    assert_eq!(told, ["new", "dormant", "resume_failed", "resumed"], "each once");
 }
 
 #[test]

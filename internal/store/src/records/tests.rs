@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::time::Duration;
 
 use evermux_core::names::{Generation, Handshake};
 
@@ -70,6 +71,17 @@ fn nothing_in_quarantine_is_written_over() {
         .map(|name| fs::read_to_string(home.root().join("quarantine").join(name)).unwrap())
         .collect();
     assert_eq!(contents, ["1", "2", "3"]);
+}
+
+#[test]
+fn what_was_put_aside_lately_is_told_by_upstream() {
+    let (home, path) = home_with_two();
+    fs::write(&path, "none").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    expect_aside(&home, QuarantineReason::RecordUnreadable);
+    let within = |time| home.state.put_aside_within(time).unwrap();
+    assert_eq!(within(Duration::from_secs(3600)), [sample(1).upstream].into());
+    assert!(within(Duration::ZERO).is_empty(), "not for ever");
 }
 
 #[test]
