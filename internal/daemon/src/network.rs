@@ -4,7 +4,7 @@
 //! they are dead, and a request written to one of them would be lost with its outcome unknown.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::Uri;
 use mcp_http::{Redirecting, TcpOptions, TcpSender};
@@ -40,13 +40,15 @@ impl Network {
     }
 }
 
-/// A client, made at the first need: reading the platform's certificates costs a start what no local upstream wants.
+/// A client, made at the first need: reading the platform's certificates takes longer than the rest of a start, and no
+/// plain upstream needs them.
 #[derive(Default)]
 pub(crate) struct LazySender {
     ca_file: Option<PathBuf>,
     made: OnceCell<Sender>,
-    /// Without TLS, for plain upstreams while a certificate file is at fault.
+    /// Without TLS, for `http` upstreams.
     plain: OnceCell<Sender>,
+    plain_needs_tls: OnceLock<bool>,
 }
 
 impl LazySender {
@@ -57,15 +59,12 @@ impl LazySender {
     /// The client for an endpoint. A file that is at fault is tried again with each call, so that mending it is
     /// enough. `Err` names the file.
     pub(crate) async fn get(&self, url: &Uri) -> Result<Sender, String> {
-        let options = TcpOptions { ca_file: self.ca_file.clone(), ..TcpOptions::default() };
-        let made = self.made.get_or_try_init(|| make(options)).await;
-        match made {
-            Err(_) if url.scheme_str() == Some("http") => {
-                let options = TcpOptions { tls: false, ..TcpOptions::default() };
-                self.plain.get_or_try_init(|| make(options)).await.cloned()
-            }
-            made => made.cloned(),
-        }
+        let is_plain = url.scheme_str() == Some("http")
+            && !*self.plain_needs_tls.get_or_init(mcp_http::plain_http_needs_tls);
+        let (tls, ca_file) = (!is_plain, self.ca_file.clone());
+        let options = TcpOptions { tls, ca_file, ..TcpOptions::default() };
+        let made = if is_plain { &self.plain } else { &self.made };
+        made.get_or_try_init(|| make(options)).await.cloned()
     }
 }
 
@@ -73,5 +72,19 @@ async fn make(options: TcpOptions) -> Result<Sender, String> {
     match tokio::task::spawn_blocking(move || TcpSender::new(&options)).await {
         Ok(made) => made.map(Redirecting::new).map_err(|error| crate::error::chain(&error)),
         Err(_) => Err("the HTTP client could not be set up".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn certificates_are_read_for_https_only() {
+        let nowhere = LazySender::new(Some("/nowhere/ca.pem".into()));
+        assert!(nowhere.get(&Uri::from_static("http://127.0.0.1:1/mcp")).await.is_ok());
+        assert!(nowhere.made.get().is_none());
+        let error = nowhere.get(&Uri::from_static("https://127.0.0.1:1/mcp")).await.map(drop);
+        assert!(error.unwrap_err().contains("/nowhere/ca.pem"));
     }
 }

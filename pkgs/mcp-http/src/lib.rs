@@ -28,6 +28,8 @@
 
 mod body;
 mod client;
+#[cfg(feature = "tcp")]
+mod connect;
 mod decode;
 mod error;
 mod head;
@@ -42,6 +44,8 @@ mod unix;
 
 pub use body::{Body, RawBody};
 pub use client::{Client, Sender};
+#[cfg(feature = "tcp")]
+pub use connect::plain_http_needs_tls;
 pub use error::{BodyError, BoxError, SendError, SendErrorKind, Written};
 pub use head::{Content, Head, MAX_SESSION_ID, SessionHeader, SessionIdError};
 pub use incoming::{EventLimits, EventStream, Incoming};

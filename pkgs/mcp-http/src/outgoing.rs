@@ -111,8 +111,11 @@ impl Outgoing {
 }
 
 fn extra(mut headers: HeaderMap) -> HeaderMap {
-    for name in &NOT_EXTRA {
-        headers.remove(name);
+    // There are few of them, and mostly none to leave out.
+    if headers.keys().any(|name| NOT_EXTRA.contains(name)) {
+        for name in &NOT_EXTRA {
+            headers.remove(name);
+        }
     }
     for value in headers.values_mut() {
         value.set_sensitive(true);

@@ -118,7 +118,11 @@ impl<S> fmt::Debug for Redirecting<S> {
 
 impl<S: Sender> Sender for Redirecting<S> {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<RawBody>, SendError> {
-        let learned = self.learned().get(request.uri()).cloned();
+        let learned = {
+            let learned = self.learned();
+            // Mostly there is nothing, and a URL takes long to hash.
+            if learned.is_empty() { None } else { learned.get(request.uri()).cloned() }
+        };
         if let Some(place) = learned {
             let response = self.sender.send(at(&request, place.clone())).await?;
             // Nothing was processed there: perhaps the place is not what it was.

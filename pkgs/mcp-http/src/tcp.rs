@@ -1,15 +1,18 @@
-//! HTTP/1 and HTTP/2 over TCP and TLS, on reqwest with all its own ideas of repeating turned off.
+//! HTTP/1 and HTTP/2 over TCP and TLS, on hyper's pooling client with its own idea of repeating turned off.
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::PROXY_AUTHORIZATION;
 use http::{Request, Response};
-use http_body_util::BodyExt;
+use http_body_util::Full;
+use hyper_util::client::legacy;
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
@@ -18,6 +21,7 @@ use rustls_platform_verifier::Verifier;
 
 use crate::body::RawBody;
 use crate::client::Sender;
+use crate::connect::{self, Connector};
 use crate::error::{BoxError, SendError, SendErrorKind, Written, find, is_exhausted};
 
 /// Below the five seconds after which many servers close an idle connection: a request that meets that close is
@@ -27,12 +31,6 @@ const POOL_IDLE: Duration = Duration::from_secs(4);
 /// the connection stop too. A stream costs what it holds back and no more, so there may be many.
 const STREAM_WINDOW: u32 = 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * STREAM_WINDOW;
-/// `localhost` is both, whatever the system's tables say: some servers listen on one family only (the port is the
-/// URL's). The system's usual order.
-const LOCALHOST: [SocketAddr; 2] = [
-    SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::LOCALHOST), 0),
-    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
-];
 /// Where systems without a keychain keep the certificates they trust, most common first.
 const SYSTEM_BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -97,9 +95,11 @@ pub enum TcpSetupError {
 /// (some milliseconds), so make one and clone it.
 #[derive(Clone)]
 pub struct TcpSender {
-    direct: reqwest::Client,
-    proxied: Option<reqwest::Client>,
+    client: HttpClient,
+    proxies: Option<Arc<Matcher>>,
 }
+
+type HttpClient = legacy::Client<Connector, Full<Bytes>>;
 
 impl TcpSender {
     /// A sender with these options.
@@ -108,69 +108,49 @@ impl TcpSender {
     /// If a file of certificates cannot be used, or TLS cannot be set up.
     pub fn new(options: &TcpOptions) -> Result<Self, TcpSetupError> {
         let verifier = if options.tls { verifier(roots(options.ca_file.as_deref())?)? } else { None };
-        let tls = client_config(verifier)?;
-        let build = |builder: reqwest::ClientBuilder| {
-            builder.build().map_err(|error| TcpSetupError::Client(error.without_url().into()))
-        };
-        let direct = build(plain_client(options, tls.clone()).no_proxy())?;
-        // Two clients, because the environment's proxy cannot be excepted for loopback by a setting.
-        let proxied = if options.proxy { Some(build(plain_client(options, tls))?) } else { None };
-        Ok(Self { direct, proxied })
+        let proxies = options.proxy.then(|| Arc::new(Matcher::from_env()));
+        let connector = Connector::new(options, client_config(verifier)?, proxies.clone());
+        Ok(Self { client: client(options, connector), proxies })
     }
 }
 
 impl fmt::Debug for TcpSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpSender").field("proxy", &self.proxied.is_some()).finish_non_exhaustive()
+        f.debug_struct("TcpSender").field("proxy", &self.proxies.is_some()).finish_non_exhaustive()
     }
 }
 
 impl Sender for TcpSender {
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<RawBody>, SendError> {
-        let client = match &self.proxied {
-            Some(proxied) if !is_loopback(request.uri().host().unwrap_or_default()) => proxied,
-            _ => &self.direct,
-        };
-        let request = reqwest::Request::try_from(request)
-            .map_err(|error| SendError::new(SendErrorKind::Request, Written::Never, error.without_url()))?;
+    async fn send(&self, mut request: Request<Bytes>) -> Result<Response<RawBody>, SendError> {
+        let uri = request.uri();
+        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
+            let why = "the URL is no absolute one of http or https";
+            return Err(SendError::new(SendErrorKind::Request, Written::Never, why));
+        }
+        if let Some(value) = connect::forwarding_authorization(self.proxies.as_deref(), uri) {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, value);
+        }
         // The runtime looks at its sockets before it comes back here, so that a connection whose close has arrived is
         // not chosen: a request written to it would be lost with its outcome unknown.
         tokio::task::yield_now().await;
-        let response = client.execute(request).await.map_err(send_error)?;
-        // An error's text names the URL, whose query may hold a token.
-        let response = Response::<reqwest::Body>::from(response);
-        Ok(response.map(|body| RawBody::new(body.map_err(reqwest::Error::without_url))))
+        let response = self.client.request(request.map(Full::new)).await.map_err(send_error)?;
+        Ok(response.map(RawBody::new))
     }
 }
 
-/// Nothing is repeated, followed, stored, unpacked or timed here. Whatever else in the build turns on a feature of
-/// reqwest must not change that, so each is turned off by name.
-fn plain_client(options: &TcpOptions, tls: ClientConfig) -> reqwest::ClientBuilder {
-    let TcpOptions { connect_timeout, probe_every, peer_silent, .. } = *options;
-    let builder = reqwest::Client::builder()
-        .retry(reqwest::retry::never())
-        .redirect(reqwest::redirect::Policy::none())
-        .referer(false)
-        .no_gzip()
-        .no_brotli()
-        .no_zstd()
-        .no_deflate()
-        .connect_timeout(connect_timeout)
+/// Nothing is repeated here: what a lost connection means is the caller's to say.
+fn client(options: &TcpOptions, connector: Connector) -> HttpClient {
+    let TcpOptions { probe_every, peer_silent, .. } = *options;
+    legacy::Client::builder(TokioExecutor::new())
+        .retry_canceled_requests(false)
         .pool_idle_timeout(POOL_IDLE)
-        .tcp_nodelay(true)
-        .tcp_keepalive(probe_every)
-        .tcp_keepalive_interval(probe_every)
-        .tcp_keepalive_retries(2)
+        .pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
         .http2_keep_alive_interval(probe_every)
         .http2_keep_alive_timeout(peer_silent.saturating_sub(probe_every))
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
-        .resolve_to_addrs("localhost", &LOCALHOST)
-        .tls_backend_preconfigured(tls);
-    // Probes are not sent while written bytes wait to be acknowledged, and the kernel gives those a quarter of an hour.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let builder = builder.tcp_user_timeout(peer_silent);
-    builder
+        .build(connector)
 }
 
 /// The certificates to trust besides those that the platform's loader finds.
@@ -189,7 +169,7 @@ fn roots(ca_file: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, TcpSetu
     Ok(roots)
 }
 
-/// TLS on ring. Built here and not by reqwest, which would need a process-wide provider.
+/// TLS on ring. With its provider named: there may be no process-wide one.
 fn client_config(verifier: Option<Verifier>) -> Result<ClientConfig, TcpSetupError> {
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -226,26 +206,14 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, BoxErr
     Ok(certificates)
 }
 
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']');
-    let name = host.trim_end_matches('.').to_ascii_lowercase();
-    name == "localhost"
-        || name.ends_with(".localhost")
-        || address.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
-fn send_error(error: reqwest::Error) -> SendError {
-    let error = error.without_url();
+fn send_error(error: legacy::Error) -> SendError {
     let refused = find(&error, is_refusal);
     // hyper calls a request canceled only if it was still in the queue of its connection.
     let unsent = error.is_connect()
-        || error.is_builder()
         || find(&error, |cause| cause.downcast_ref().is_some_and(hyper::Error::is_canceled));
-    let kind = if error.is_builder() {
-        SendErrorKind::Request
-    } else if find(&error, is_exhausted) {
+    let kind = if find(&error, is_exhausted) {
         SendErrorKind::Exhausted
-    } else if error.is_timeout() {
+    } else if find(&error, is_timeout) {
         SendErrorKind::Timeout
     } else if find(&error, |cause| cause.is::<rustls::Error>()) {
         SendErrorKind::Tls
@@ -262,6 +230,11 @@ fn send_error(error: reqwest::Error) -> SendError {
     SendError::new(kind, written, error)
 }
 
+fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {
+    let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    io == Some(std::io::ErrorKind::TimedOut) || cause.downcast_ref().is_some_and(hyper::Error::is_timeout)
+}
+
 /// RFC 9113 section 8.7: the server did not process a stream that it refused, or that is above the last one named in
 /// its GOAWAY. h2 gives the GOAWAY's error to just those.
 fn is_refusal(cause: &(dyn StdError + 'static)) -> bool {
@@ -270,19 +243,4 @@ fn is_refusal(cause: &(dyn StdError + 'static)) -> bool {
             && (error.is_go_away()
                 || (error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loopback_is_known_by_name_and_address() {
-        for host in ["localhost", "LOCALHOST.", "a.localhost", "127.0.0.1", "127.9.9.9", "[::1]", "::1"] {
-            assert!(is_loopback(host), "{host}");
-        }
-        for host in ["example.com", "localhost.example.com", "10.0.0.1", "", "[::2]"] {
-            assert!(!is_loopback(host), "{host}");
-        }
-    }
 }
