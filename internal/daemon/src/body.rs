@@ -50,12 +50,20 @@ pub(crate) enum Head {
 }
 
 /// The reactor's end of a response.
+///
+/// The head of an event stream is held back until there is an event to go out with it, or [`Sink::release`] says that
+/// its client has waited long enough: a head by itself costs a write here and a wake-up there, and most answers of a
+/// near server are here a moment later.
 pub(crate) struct Sink {
     head: Option<oneshot::Sender<Head>>,
+    /// The head, until it is released.
+    held: Option<Head>,
     events: Option<mpsc::UnboundedSender<Bytes>>,
     shared: Arc<Shared>,
     most_queued: usize,
     is_answer: bool,
+    /// Its head goes out at once.
+    prompt: bool,
 }
 
 /// What both ends of an event stream know of it.
@@ -72,7 +80,15 @@ impl Sink {
         let (head, waiting) = oneshot::channel();
         let is_answer = !matches!(input, Input::Listening { .. });
         let most_queued = if is_answer { queues.response } else { queues.stream };
-        (Self { head: Some(head), events: None, shared: Arc::default(), most_queued, is_answer }, waiting)
+        let (held, events, shared) = (None, None, Arc::default());
+        let prompt = !is_answer;
+        (Self { head: Some(head), held, events, shared, most_queued, is_answer, prompt }, waiting)
+    }
+
+    /// Somebody waits for the head itself.
+    pub(crate) fn at_once(mut self) -> Self {
+        self.prompt = true;
+        self
     }
 
     /// Begins an event stream, unless it was begun before. `false`: the client is gone.
@@ -81,12 +97,26 @@ impl Sink {
             // Another process was to go on with it, and gave it back.
             return !events.is_closed();
         }
-        let Some(head) = self.head.take() else { return false };
+        if self.head.as_ref().is_none_or(oneshot::Sender::is_closed) {
+            return false;
+        }
         let (tx, rx) = mpsc::unbounded_channel();
         self.events = Some(tx);
         let shared = Arc::clone(&self.shared);
         let body = Events { stream, rx, shared, inbox: inbox.clone(), finished: false };
-        head.send(Head::Events { link, body }).is_ok()
+        self.held = Some(Head::Events { link, body });
+        !self.prompt || self.release()
+    }
+
+    /// Lets the head go. `false`: the client is gone.
+    pub(crate) fn release(&mut self) -> bool {
+        let Some(held) = self.held.take() else { return true };
+        self.head.take().is_some_and(|head| head.send(held).is_ok())
+    }
+
+    /// Whether a head is held back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.is_some()
     }
 
     pub(crate) fn answer(&mut self, answer: Head) -> bool {
@@ -99,7 +129,7 @@ impl Sink {
         self.head.take().is_some_and(|head| head.send(answer).is_ok())
     }
 
-    /// The client has the head of an event stream.
+    /// The client has the head of an event stream, or will have it.
     pub(crate) fn has_begun(&self) -> bool {
         self.events.is_some()
     }
@@ -107,8 +137,8 @@ impl Sink {
     /// Waits until the client is gone.
     pub(crate) async fn gone(&mut self) {
         match (&mut self.head, &self.events) {
-            (_, Some(events)) => events.closed().await,
-            (Some(head), None) => head.closed().await,
+            (Some(head), _) => head.closed().await,
+            (None, Some(events)) => events.closed().await,
             (None, None) => {}
         }
     }
@@ -121,7 +151,7 @@ impl Sink {
 
     /// Queues one event. `false`: it was the last one, because the client is gone or had too much unread before. (In
     /// that order: what the core has sent must not be lost in between.)
-    pub(crate) fn event(&self, id: Option<&str>, data: &Segments) -> bool {
+    pub(crate) fn event(&mut self, id: Option<&str>, data: &Segments) -> bool {
         let slow = self.shared.queued.load(Ordering::Relaxed) > self.most_queued;
         let chunks = encode(id, data);
         // A copy gives the bytes back, and with them the permit that says how much its reader may go on reading.
@@ -133,15 +163,26 @@ impl Sink {
         chunks.into_iter().map(hold).all(|chunk| self.push(chunk)) && !slow
     }
 
-    /// Sends an id to come back with. `false`: the client is gone.
+    /// Sends an id to come back with, together with the head. `false`: the client is gone.
     pub(crate) fn prime(&self, id: &str) -> bool {
-        self.push(Bytes::from(format!("id: {id}\nretry: {RETRY_MS}\ndata: \n\n")))
+        self.queue(Bytes::from(format!("id: {id}\nretry: {RETRY_MS}\ndata: \n\n")))
     }
 
-    pub(crate) fn push(&self, chunk: Bytes) -> bool {
+    pub(crate) fn push(&mut self, chunk: Bytes) -> bool {
+        self.queue(chunk) && self.release()
+    }
+
+    fn queue(&self, chunk: Bytes) -> bool {
         let Some(events) = &self.events else { return false };
         self.shared.queued.fetch_add(chunk.len(), Ordering::Relaxed);
         events.send(chunk).is_ok()
+    }
+}
+
+impl Drop for Sink {
+    /// A response that ends has begun.
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

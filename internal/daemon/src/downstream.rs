@@ -158,9 +158,13 @@ impl Face {
                 self.post(stream, post, body).await.unwrap_or_else(|reply| *reply)
             }
             Method::GET => {
-                self.ask(comments, stream, Input::Listening { stream, upstream, from, delivery }).await
+                let input = Input::Listening { stream, upstream, from, delivery };
+                self.ask(comments, stream, input, true).await
             }
-            _ => self.ask(comments, stream, Input::LinkEnded { stream, upstream, from, delivery }).await,
+            _ => {
+                let input = Input::LinkEnded { stream, upstream, from, delivery };
+                self.ask(comments, stream, input, true).await
+            }
         }
     }
 
@@ -171,10 +175,11 @@ impl Face {
             Body::One(message) => message,
             Body::Batch(members) => return self.post_batch(post, members).await,
         };
+        let prompt = post.is_prompt();
         let Post { via, upstream, from, delivery, .. } = post;
         self.await_identity(&upstream, &from).await;
         let input = Input::Posted { stream, upstream, from, message, delivery };
-        Ok(self.ask(self.comments(via), stream, input).await)
+        Ok(self.ask(self.comments(via), stream, input, prompt).await)
     }
 
     /// Every member is a message of its own, in their order; what answers them is one stream.
@@ -188,7 +193,7 @@ impl Face {
                 let (stream, upstream, from) = (self.stream(), upstream.clone(), from.clone());
                 let delivery = Delivery { batched: true, ..Delivery::default() };
                 member.map(|message| {
-                    self.hand_in(stream, Input::Posted { stream, upstream, from, message, delivery })
+                    self.hand_in(stream, Input::Posted { stream, upstream, from, message, delivery }, true)
                 })
             })
             .collect();
@@ -269,14 +274,16 @@ impl Face {
     }
 
     /// Hands a request to the reactor and waits for its head. A client that goes away before is told of too.
-    async fn ask(&self, comments: Option<Duration>, stream: StreamId, input: Input) -> Reply {
-        reply(self.hand_in(stream, input).head().await, comments)
+    async fn ask(&self, comments: Option<Duration>, stream: StreamId, input: Input, prompt: bool) -> Reply {
+        reply(self.hand_in(stream, input, prompt).head().await, comments)
     }
 
-    fn hand_in(&self, stream: StreamId, input: Input) -> Waiting<'_> {
+    /// `prompt`: its head is not to wait for an event.
+    fn hand_in(&self, stream: StreamId, input: Input, prompt: bool) -> Waiting<'_> {
         let limits = self.keeper.config().limits;
         let queues = Queues { response: limits.queued_response, stream: limits.queued_stream };
         let (sink, head) = Sink::new(&input, queues);
+        let sink = if prompt { sink.at_once() } else { sink };
         self.inbox.tell(Told::Client { stream, sink, input });
         Waiting { stream, inbox: &self.inbox, head, over: false }
     }
@@ -289,6 +296,14 @@ struct Post {
     from: Sender,
     delivery: Delivery,
     headers: HeaderMap,
+}
+
+impl Post {
+    /// Whether its sender waits for the head: a shim with more to send (HTTP gives no order between requests, so the
+    /// next one goes when this was taken), and the active process, whose own client may.
+    fn is_prompt(&self) -> bool {
+        self.via == Via::Drain || self.headers.contains_key(request::MORE)
+    }
 }
 
 fn reply(head: Option<Head>, comments: Option<Duration>) -> Reply {

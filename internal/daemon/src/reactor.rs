@@ -1,7 +1,7 @@
 //! The loop: facts in, the core asked, its orders carried out in their order. Never waits for anything but the
 //! next fact or the next deadline (D22).
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,9 @@ const TURN: usize = 64;
 const SETTLED_WITHIN: Duration = Duration::from_millis(200);
 /// As many of them wait at most.
 const MOST_UNWRITTEN: usize = 256;
+/// A head waits so long for an event to go out with: longer than a near server takes, and shorter than anybody notices
+/// who wants to send the next message. (The runtime's clock has whole milliseconds: it is one to two.)
+const HELD_FOR: Duration = Duration::from_millis(1);
 
 /// How far the process has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +79,12 @@ pub(crate) struct Parts {
 pub(crate) struct Reactor {
     parts: Parts,
     clocks: Clocks,
-    sinks: HashMap<StreamId, Sink>,
-    exchanges: HashMap<ExchangeId, AbortHandle>,
+    sinks: BTreeMap<StreamId, Sink>,
+    /// Responses whose head was held back; most have gone on by themselves.
+    held: Vec<StreamId>,
+    /// When they are let go at the latest.
+    release_by: Option<Instant>,
+    exchanges: BTreeMap<ExchangeId, AbortHandle>,
     purse: Purse,
     network: Network,
     unwritten: Vec<JournalEntry>,
@@ -111,8 +118,10 @@ impl Reactor {
             network: Network::new(parts.config.daemon.ca_file.clone()),
             parts,
             clocks: Clocks::new(wall),
-            sinks: HashMap::new(),
-            exchanges: HashMap::new(),
+            sinks: BTreeMap::new(),
+            held: Vec::new(),
+            release_by: None,
+            exchanges: BTreeMap::new(),
             purse: Purse::default(),
             unwritten: Vec::new(),
             starting: Vec::new(),
@@ -160,7 +169,7 @@ impl Reactor {
 
     fn deadline(&self) -> Option<Instant> {
         let core = self.parts.hub.deadline().map(|at| self.clocks.at(at));
-        core.into_iter().chain(self.write_by).min()
+        core.into_iter().chain(self.write_by).chain(self.release_by).min()
     }
 
     /// *Sent* is a fact on disk before it is one on the wire (D17): one write for every call of the turn.
@@ -192,7 +201,12 @@ impl Reactor {
             self.handle(Input::Woke);
         }
         match told {
-            Told::Fact(input) => self.handle(input),
+            Told::Fact(input) => {
+                if let Input::StreamClosed(stream) = &input {
+                    self.sinks.remove(stream);
+                }
+                self.handle(input);
+            }
             Told::Client { stream, sink, input } => {
                 self.sinks.insert(stream, sink);
                 self.handle(input);
@@ -300,6 +314,7 @@ impl Reactor {
                 // What was sent is in the journal before anybody else goes on.
                 self.end_turn();
                 self.write_journal();
+                self.release();
                 self.handle(Input::Freeze);
                 // A core that was told to stop meanwhile is not frozen, and the attempt hears that by its dropped channel.
                 self.transfer.frozen = self.transfer.handed.take().is_none();
@@ -366,12 +381,31 @@ impl Reactor {
     }
 
     fn handle(&mut self, input: Input) {
-        if matches!(input, Input::Tick) && self.write_by.is_some_and(|at| at <= Instant::now()) {
-            self.write_by = None;
-            self.write_journal();
+        if matches!(input, Input::Tick) {
+            self.do_what_waited();
         }
         self.ask_core(input);
         self.take_echo();
+    }
+
+    fn do_what_waited(&mut self) {
+        let now = Instant::now();
+        if self.write_by.is_some_and(|at| at <= now) {
+            self.write_by = None;
+            self.write_journal();
+        }
+        if self.release_by.is_some_and(|at| at <= now) {
+            self.release();
+        }
+    }
+
+    /// All of them: the youngest are let go early, so that there is one alarm for many.
+    fn release(&mut self) {
+        self.release_by = None;
+        for stream in std::mem::take(&mut self.held) {
+            let taken = self.sinks.get_mut(&stream).is_none_or(Sink::release);
+            self.gone_unless(taken, stream);
+        }
     }
 
     fn take_echo(&mut self) {
@@ -396,14 +430,19 @@ impl Reactor {
             Output::Accept { stream, link } => {
                 let link = link.map(|claim| self.parts.sealer.link(&claim));
                 let inbox = &self.parts.inbox;
-                let taken = self.sinks.get_mut(&stream).is_none_or(|sink| sink.accept(stream, link, inbox));
+                let Some(sink) = self.sinks.get_mut(&stream) else { return };
+                let taken = sink.accept(stream, link, inbox);
+                if sink.is_held() {
+                    self.held.push(stream);
+                    self.release_by.get_or_insert_with(|| Instant::now() + HELD_FOR);
+                }
                 self.gone_unless(taken, stream);
             }
             Output::Accepted(stream) => self.answer(stream, Head::Accepted),
             Output::Refuse { stream, status, body } => self.answer(stream, Head::Refused { status, body }),
             Output::Event { stream, id, data } => {
                 let id = id.map(|claim| self.parts.sealer.event(&claim));
-                let Some(sink) = self.sinks.get(&stream) else { return };
+                let Some(sink) = self.sinks.get_mut(&stream) else { return };
                 let taken = sink.event(id.as_deref(), &data);
                 self.gone_unless(taken, stream);
             }
@@ -413,7 +452,7 @@ impl Reactor {
                 self.gone_unless(taken, stream);
             }
             Output::Stopping(stream) => {
-                if let Some(sink) = self.sinks.get(&stream) {
+                if let Some(sink) = self.sinks.get_mut(&stream) {
                     sink.push(bytes::Bytes::from_static(b"event: evermux/stopped\ndata: \n\n"));
                 }
             }
@@ -481,7 +520,10 @@ impl Reactor {
 
     /// The response goes with it: the relay's task writes it from here on.
     fn relay(&mut self, relayed: Box<Relayed>) {
-        let Some(sink) = self.sinks.remove(&relayed.stream) else { return };
+        let Some(mut sink) = self.sinks.remove(&relayed.stream) else { return };
+        if !sink.release() {
+            return self.echo.push(Input::StreamClosed(relayed.stream));
+        }
         let Parts { neighbours, sealer, inbox, .. } = &self.parts;
         let (neighbours, sealer, inbox) = (Arc::clone(neighbours), sealer.clone(), inbox.clone());
         self.parts.tracker.spawn(relay::run(relay::Job { neighbours, sealer, inbox, relayed, sink }));

@@ -27,7 +27,6 @@ use crate::inbox::{Inbox, Told};
 use crate::neighbours::{Counted, Neighbours};
 use crate::request;
 
-const SESSION_ID: &str = "mcp-session-id";
 /// On a 421: the process that says so.
 pub(crate) const NOT_MINE: HeaderName = HeaderName::from_static("evermux-not-mine");
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -94,7 +93,7 @@ fn to_http(sealer: &Sealer, relayed: &Relayed) -> Result<Request<Bytes>, http::E
     request = request.header(CONTENT_TYPE, "application/json");
     let delivery = &relayed.delivery;
     let headers = [
-        (SESSION_ID, link_id(sealer, &relayed.from)),
+        (mcp_http::SESSION_ID, link_id(sealer, &relayed.from)),
         (request::SEQ, delivery.seq.map(|seq| seq.0.to_string())),
         (request::ACK, delivery.ack.map(|seq| seq.0.to_string())),
         (request::EVENT_ID, delivery.after.as_ref().map(|after| sealer.event(after))),
@@ -186,7 +185,9 @@ impl Job {
         let (mut parts, body) = response.into_parts();
         if parts.status == StatusCode::OK && is(&parts.headers, "text/event-stream") {
             let link = parts.headers.get(&mcp_http::SESSION_ID).and_then(|id| id.to_str().ok());
-            if self.sink.accept(self.relayed.stream, link.map(str::to_owned), &self.inbox) {
+            if self.sink.accept(self.relayed.stream, link.map(str::to_owned), &self.inbox)
+                && self.sink.release()
+            {
                 self.pump(body).await;
             }
         } else if self.sink.has_begun() {

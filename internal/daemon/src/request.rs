@@ -7,7 +7,7 @@ use evermux_core::class::Class;
 use evermux_core::input::{Delivery, Sender};
 use evermux_core::names::{Generation, Seq};
 use evermux_core::seal::Sealer;
-use http::header::{ALLOW, HeaderMap, HeaderValue};
+use http::header::{ALLOW, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use mcp_wire::{Message, method};
 
@@ -16,16 +16,18 @@ use crate::downstream::{Reply, Via, malformed, plain};
 use crate::head;
 
 /// The number that a shim gives to each of its messages.
-pub(crate) const SEQ: &str = "Evermux-Seq";
+pub(crate) const SEQ: HeaderName = HeaderName::from_static("evermux-seq");
 /// Every number below is settled for the shim.
-pub(crate) const ACK: &str = "Evermux-Ack";
+pub(crate) const ACK: HeaderName = HeaderName::from_static("evermux-ack");
+/// Of a shim: more messages wait for the head of this one.
+pub(crate) const MORE: HeaderName = HeaderName::from_static("evermux-more");
 /// Whose credentials a new link uses.
-pub(crate) const IDENTITY: &str = "Evermux-Identity";
+pub(crate) const IDENTITY: HeaderName = HeaderName::from_static("evermux-identity");
 /// On a relayed request: it is part of a 2025-03-26 batch.
-pub(crate) const BATCHED: &str = "Evermux-Batched";
+pub(crate) const BATCHED: HeaderName = HeaderName::from_static("evermux-batched");
 /// On a relayed request: this process has not got what it is about.
-pub(crate) const DECLINED_BY: &str = "Evermux-Declined-By";
-pub(crate) const EVENT_ID: &str = "last-event-id";
+pub(crate) const DECLINED_BY: HeaderName = HeaderName::from_static("evermux-declined-by");
+pub(crate) const EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What stands in the body of a POST.
 #[derive(Debug)]
@@ -115,13 +117,16 @@ fn delivery(via: Via, sealer: &Sealer, headers: &HeaderMap) -> Result<Delivery, 
         return Ok(Delivery { after, ..Delivery::default() });
     }
     Ok(Delivery {
-        seq: checked(headers, SEQ, "a whole number", number)?.map(Seq),
-        ack: checked(headers, ACK, "a whole number", number)?.map(Seq),
+        seq: checked(headers, (&SEQ, "Evermux-Seq"), "a whole number", number)?.map(Seq),
+        ack: checked(headers, (&ACK, "Evermux-Ack"), "a whole number", number)?.map(Seq),
         after,
-        identity: checked(headers, IDENTITY, "32 hex digits", |text| text.parse().ok())?,
+        identity: checked(headers, (&IDENTITY, "Evermux-Identity"), "32 hex digits", |text| {
+            text.parse().ok()
+        })?,
         batched: headers.contains_key(BATCHED),
         relayed: via == Via::Drain,
-        declined_by: checked(headers, DECLINED_BY, "a whole number", number)?.map(Generation),
+        declined_by: checked(headers, (&DECLINED_BY, "Evermux-Declined-By"), "a whole number", number)?
+            .map(Generation),
     })
 }
 
@@ -129,13 +134,13 @@ fn delivery(via: Via, sealer: &Sealer, headers: &HeaderMap) -> Result<Delivery, 
 fn check_revision(headers: &HeaderMap) -> Result<(), Box<Reply>> {
     let known = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
     let served = "a revision that is served (2025-03-26 to 2025-11-25)";
-    checked(headers, "MCP-Protocol-Version", served, known).map(|_| ())
+    checked(headers, (&mcp_http::PROTOCOL_VERSION, "MCP-Protocol-Version"), served, known).map(|_| ())
 }
 
 /// The value of a header that may be absent, but not of another form.
 fn checked<T>(
     headers: &HeaderMap,
-    name: &'static str,
+    (name, shown): (&HeaderName, &str),
     form: &str,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>, Box<Reply>> {
@@ -146,6 +151,6 @@ fn checked<T>(
         (Some(_), Some(_)) => None,
     };
     value.map(Some).ok_or_else(|| {
-        Box::new(malformed(StatusCode::BAD_REQUEST, &format!("the header {name} must be {form}, once")))
+        Box::new(malformed(StatusCode::BAD_REQUEST, &format!("the header {shown} must be {form}, once")))
     })
 }

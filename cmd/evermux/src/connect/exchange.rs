@@ -14,7 +14,6 @@ use super::envelope;
 use super::facts::{Event, Input, Post, Unreachable};
 use super::spawn::{StartError, ensure_daemon};
 use crate::control::{self, ControlError};
-use crate::limits::Limits;
 use evermux_config::Paths;
 
 /// The largest event taken, in bytes: an answer may be larger than what a client may send.
@@ -24,6 +23,7 @@ const ERROR_CAP: usize = 1 << 20;
 
 const SEQ: HeaderName = HeaderName::from_static("evermux-seq");
 const ACK: HeaderName = HeaderName::from_static("evermux-ack");
+const MORE: HeaderName = HeaderName::from_static("evermux-more");
 const SHIM: HeaderName = HeaderName::from_static("evermux-shim");
 const IDENTITY: HeaderName = HeaderName::from_static("evermux-identity");
 
@@ -96,13 +96,12 @@ impl Daemon {
         Ok(identity.and_then(|body| body.get("identity")?.as_str().map(str::to_owned)))
     }
 
-    /// Sends one message and follows its answer to the end.
+    /// Sends one message and follows its answer to the end. Whoever ordered it stops it if no head comes.
     pub(crate) async fn post(self, post: Post, facts: Facts) {
         let seq = post.seq;
-        let fact = match tokio::time::timeout(Limits::get().head, self.client.send(outgoing(post))).await {
-            Ok(Ok(incoming)) => follow(seq, incoming, &facts).await,
-            Ok(Err(_no_head)) => Input::Cut { seq },
-            Err(_late) => Input::Hung { seq },
+        let fact = match self.client.send(outgoing(post)).await {
+            Ok(incoming) => follow(seq, incoming, &facts).await,
+            Err(_no_head) => Input::Cut { seq },
         };
         tell(&facts, fact).await;
     }
@@ -169,6 +168,9 @@ fn outgoing(post: Post) -> Outgoing {
     headers.insert(SEQ, HeaderValue::from(post.seq));
     headers.insert(ACK, HeaderValue::from(post.ack));
     headers.insert(SHIM, HeaderValue::from_static("1"));
+    if post.more {
+        headers.insert(MORE, HeaderValue::from_static("1"));
+    }
     if let Some(identity) = value(post.identity) {
         headers.insert(IDENTITY, identity);
     }

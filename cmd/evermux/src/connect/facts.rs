@@ -134,4 +134,6 @@ pub(crate) struct Post {
     pub(crate) body: Bytes,
     /// Whether an answer (a stream) is due, rather than 202.
     pub(crate) is_request: bool,
+    /// Another message waits for the head of this one.
+    pub(crate) more: bool,
 }

@@ -20,15 +20,16 @@ mod offer;
 mod spawn;
 mod stdio;
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use evermux_config::{ConfigError, Paths};
 use mcp_wire::LineDecoder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use self::envelope::ErrorKind;
 use self::exchange::{Daemon, Facts};
@@ -59,7 +60,11 @@ pub(crate) fn run(paths: Paths, upstream: &str, no_start: bool) -> Result<u8, Fa
         return Err(Failure::config(format!("`{upstream}` cannot be the name of an upstream")));
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let exit = runtime.block_on(async { Ok(Shim::new(machine, daemon)?.run().await) }).map_err(failed);
+    let exit = runtime.block_on(async {
+        // A task of its own: each wake-up of the one that the runtime waits for costs it a look at all its sockets.
+        tokio::spawn(Shim::new(machine, daemon)?.run()).await.map_err(std::io::Error::other)
+    });
+    let exit = exit.map_err(failed);
     // A thread that sits in a read of a terminal would be waited for.
     runtime.shutdown_background();
     exit
@@ -87,6 +92,24 @@ fn seed() -> u64 {
     getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()))
 }
 
+/// Fires at the first signal that asks this process to end. A task of its own, so that three signals are not looked at
+/// each time the loop waits.
+fn signals() -> std::io::Result<oneshot::Receiver<()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let (tell, told) = oneshot::channel();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+        tell.send(()).unwrap_or_default();
+    });
+    Ok(told)
+}
+
 /// What woke the loop.
 enum Woken {
     Facts(Option<Input>),
@@ -96,6 +119,29 @@ enum Woken {
     Told,
 }
 
+/// A message that was posted and has no head yet.
+struct Awaited {
+    seq: u64,
+    until: Instant,
+    exchange: AbortHandle,
+}
+
+/// One timer for everything. It is set for an earlier time only, and rings for nothing now and then: setting and
+/// taking back one for each message costs a system call each time, as the only one of an idle runtime.
+struct Alarm {
+    sleep: Pin<Box<Sleep>>,
+    armed: Option<Instant>,
+}
+
+impl Alarm {
+    fn set(&mut self, at: Option<Instant>) {
+        if let Some(at) = at.filter(|at| self.armed.is_none_or(|armed| *at < armed)) {
+            self.sleep.as_mut().reset(at);
+            self.armed = Some(at);
+        }
+    }
+}
+
 struct Shim {
     machine: Machine,
     daemon: Daemon,
@@ -103,6 +149,8 @@ struct Shim {
     source: Source,
     stdin_open: bool,
     lines: LineDecoder,
+    /// The client wrote more lines than the one that is dealt with.
+    followed: bool,
     sink: Sink,
     outbox: Outbox,
     stdout_open: bool,
@@ -111,8 +159,11 @@ struct Shim {
     /// Every exchange that runs; all end with the shim.
     exchanges: JoinSet<()>,
     stream: Option<AbortHandle>,
+    /// The message whose head is awaited.
+    awaited: Option<Awaited>,
+    alarm: Alarm,
     /// Asked to end, or the terminal is gone.
-    signals: (Signal, Signal, Signal),
+    told: oneshot::Receiver<()>,
     exit: Option<u8>,
 }
 
@@ -126,6 +177,7 @@ impl Shim {
             source: Source::stdin()?,
             stdin_open: true,
             lines: LineDecoder::new(LINE_LIMIT),
+            followed: false,
             sink: Sink::stdout()?,
             outbox: Outbox::default(),
             stdout_open: true,
@@ -133,11 +185,9 @@ impl Shim {
             inbox,
             exchanges: JoinSet::new(),
             stream: None,
-            signals: (
-                signal(SignalKind::terminate())?,
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::hangup())?,
-            ),
+            awaited: None,
+            alarm: Alarm { sleep: Box::pin(tokio::time::sleep(Duration::ZERO)), armed: None },
+            told: signals()?,
             exit: None,
         })
     }
@@ -169,16 +219,15 @@ impl Shim {
         let read = self.stdin_open && room && self.machine.wants_input();
         let write = self.stdout_open && self.outbox.length() > 0;
         let due = self.machine.deadline().map(|deadline| self.began + deadline);
+        self.alarm.set(due.into_iter().chain(self.awaited.as_ref().map(|awaited| awaited.until)).min());
         tokio::select! {
             // Writing first, so that what is decided leaves before more is taken in.
             biased;
             wrote = self.outbox.write_some(&mut self.sink), if write => Woken::Wrote(wrote),
             fact = self.inbox.recv(), if room => Woken::Facts(fact),
             chunk = self.source.read(), if read => Woken::Read(chunk),
-            () = tokio::time::sleep_until(due.unwrap_or(self.began)), if due.is_some() => Woken::Tick,
-            _ = self.signals.0.recv() => Woken::Told,
-            _ = self.signals.1.recv() => Woken::Told,
-            _ = self.signals.2.recv() => Woken::Told,
+            () = self.alarm.sleep.as_mut(), if self.alarm.armed.is_some() => Woken::Tick,
+            _ = &mut self.told, if !self.told.is_terminated() => Woken::Told,
         }
     }
 
@@ -205,13 +254,35 @@ impl Shim {
                 self.stdout_open = false;
                 self.feed(Input::Abandon);
             }
-            Woken::Tick => self.feed(Input::Tick),
+            Woken::Tick => self.ring(),
             Woken::Told => self.feed(Input::Abandon),
         }
     }
 
+    fn ring(&mut self) {
+        self.alarm.armed = None;
+        let now = Instant::now();
+        if let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.until <= now)
+            && !self.inbox.is_empty()
+        {
+            // A stdout that is not read holds facts back, and the head may be among them.
+            awaited.until = now + Limits::get().head;
+        }
+        match self.awaited.take_if(|awaited| awaited.until <= now) {
+            Some(Awaited { seq, exchange, .. }) => {
+                // It tells nothing more.
+                exchange.abort();
+                self.feed(Input::Hung { seq });
+            }
+            None => self.feed(Input::Tick),
+        }
+    }
+
     fn read_lines(&mut self) {
-        while let Some(line) = self.lines.next_line() {
+        let mut next = self.lines.next_line();
+        while let Some(line) = next {
+            next = self.lines.next_line();
+            self.followed = next.is_some();
             self.feed_line(line);
         }
     }
@@ -224,6 +295,9 @@ impl Shim {
     }
 
     fn feed(&mut self, input: Input) {
+        if let Some(seq) = input.ends_posting() {
+            self.awaited.take_if(|awaited| awaited.seq == seq);
+        }
         let mut orders = Vec::new();
         self.machine.handle(self.began.elapsed(), input, &mut orders);
         for order in orders {
@@ -235,7 +309,12 @@ impl Shim {
         let (daemon, facts) = (self.daemon.clone(), self.facts.clone());
         match order {
             Order::Reach { may_start } => drop(self.exchanges.spawn(daemon.reach(may_start, facts))),
-            Order::Post(post) => drop(self.exchanges.spawn(daemon.post(post, facts))),
+            Order::Post(mut post) => {
+                post.more |= self.followed;
+                let (seq, until) = (post.seq, Instant::now() + Limits::get().head);
+                let exchange = self.exchanges.spawn(daemon.post(post, facts));
+                self.awaited = Some(Awaited { seq, until, exchange });
+            }
             Order::OpenStream { link, version, last_event } => {
                 let stream = daemon.stream(link, version, last_event, facts);
                 self.stream = Some(self.exchanges.spawn(stream));

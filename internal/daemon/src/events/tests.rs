@@ -13,7 +13,8 @@ const LIMIT: Duration = Duration::from_millis(40);
 
 fn response(inbox: &Inbox) -> (Sink, Events) {
     let input = Input::StreamClosed(StreamId(1));
-    let (mut sink, mut head) = Sink::new(&input, Queues { response: 1 << 20, stream: 1 << 20 });
+    let (sink, mut head) = Sink::new(&input, Queues { response: 1 << 20, stream: 1 << 20 });
+    let mut sink = sink.at_once();
     assert!(sink.accept(StreamId(1), None, inbox));
     match head.try_recv() {
         Ok(Head::Events { body, .. }) => (sink, body),
@@ -37,7 +38,7 @@ fn data(text: &str) -> Segments {
 #[tokio::test]
 async fn a_silent_stream_carries_comments() {
     let (inbox, _rx) = inbox();
-    let (sink, events) = response(&inbox);
+    let (mut sink, events) = response(&inbox);
     let mut body = EventBody::of(events);
     body.break_silence(Some(LIMIT));
     let start = Instant::now();
@@ -55,6 +56,53 @@ async fn a_silent_stream_carries_comments() {
     assert_eq!(next(&mut body).await, None);
 }
 
+/// A head by itself costs a write and a wake-up; it goes out with the first event, with the end, or when it is let go.
+#[tokio::test]
+async fn a_head_is_held_back_for_its_first_event() {
+    let (inbox, _rx) = inbox();
+    let asked = Input::StreamClosed(StreamId(1));
+    let queues = Queues { response: 1 << 20, stream: 1 << 20 };
+    let held = || {
+        let (mut sink, mut head) = Sink::new(&asked, queues);
+        assert!(sink.accept(StreamId(1), None, &inbox));
+        assert!(head.try_recv().is_err() && sink.is_held() && sink.has_begun());
+        (sink, head)
+    };
+    let is_here = |head: &mut tokio::sync::oneshot::Receiver<Head>| match head.try_recv() {
+        Ok(Head::Events { body, .. }) => EventBody::of(body),
+        _ => panic!("no head"),
+    };
+    let (mut sink, mut head) = held();
+    assert!(sink.prime("x") && head.try_recv().is_err());
+    assert!(sink.event(None, &data("{}")));
+    let mut body = is_here(&mut head);
+    assert!(next(&mut body).await.unwrap().starts_with("id: x\n"));
+    assert_eq!(next(&mut body).await.as_deref(), Some("data: {}\n\n"));
+
+    let (sink, mut head) = held();
+    drop(sink);
+    assert_eq!(next(&mut is_here(&mut head)).await, None);
+
+    let (mut sink, mut head) = held();
+    assert!(sink.release() && !sink.is_held());
+    drop(is_here(&mut head));
+    assert!(!sink.event(None, &data("{}")), "its client is gone");
+
+    let (mut sink, head) = held();
+    drop(head);
+    assert!(!sink.release(), "its client is gone");
+
+    let listening = Input::Listening {
+        stream: StreamId(1),
+        upstream: "up".into(),
+        from: evermux_core::input::Sender::Unknown,
+        delivery: evermux_core::input::Delivery::default(),
+    };
+    let (mut sink, mut head) = Sink::new(&listening, queues);
+    assert!(sink.accept(StreamId(1), None, &inbox));
+    drop(is_here(&mut head));
+}
+
 /// The socket's streams have no alarm that could wake them.
 #[tokio::test]
 async fn without_a_limit_there_is_no_alarm() {
@@ -69,8 +117,8 @@ async fn without_a_limit_there_is_no_alarm() {
 #[tokio::test]
 async fn events_of_several_responses_do_not_mix() {
     let (inbox, _rx) = inbox();
-    let (first, one) = response(&inbox);
-    let (second, two) = response(&inbox);
+    let (mut first, one) = response(&inbox);
+    let (mut second, two) = response(&inbox);
     let mut body = EventBody::of(one);
     body.add(two);
     body.say([Bytes::from_static(b"data: first\n\n")]);
@@ -103,8 +151,8 @@ async fn nothing_is_an_empty_stream() {
 #[tokio::test]
 async fn another_event_waits_for_the_end_of_the_first() {
     let (inbox, _rx) = inbox();
-    let (first, one) = response(&inbox);
-    let (second, two) = response(&inbox);
+    let (mut first, one) = response(&inbox);
+    let (mut second, two) = response(&inbox);
     let mut body = EventBody::of(one);
     body.add(two);
     body.break_silence(Some(LIMIT));

@@ -136,6 +136,29 @@ fn streams(journal: &[evermux_testkit::Entry]) -> usize {
     journal.iter().filter(|entry| entry.verb == "GET" && entry.reply_status == Some(200)).count()
 }
 
+/// A server that takes connections and says nothing.
+fn mute() -> (std::net::TcpListener, String) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+/// Whoever is gone leaves nothing here: a daemon that lives for months has clients that come and go.
+#[tokio::test]
+async fn a_response_whose_client_went_away_is_let_go() {
+    let (_listener, url) = mute();
+    let running = Running::start(&url).await;
+    let stream = StreamId(1);
+    let message = Message::parse(GREETING.into()).unwrap();
+    let (from, delivery) = (Sender::Unknown, Delivery::default());
+    let input = Input::Posted { stream, upstream: "up".into(), from, message, delivery };
+    let (sink, head) = Sink::new(&input, QUEUES);
+    running.inbox.tell(Told::Client { stream, sink, input });
+    running.inbox.tell(Told::Fact(Input::StreamClosed(stream)));
+    running.nudge().await;
+    assert!(tokio::time::timeout(Duration::from_secs(20), head).await.unwrap().is_err());
+}
+
 #[tokio::test]
 async fn after_a_sleep_nothing_old_is_relied_on() {
     let upstream = Upstream::start(Script::replying(Replies::Json));

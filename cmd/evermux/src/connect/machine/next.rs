@@ -91,6 +91,7 @@ impl Machine {
         }
         let Some((seq, _)) = self.next_entry(Some(now)) else { return };
         let ack = self.entries.keys().next().copied().unwrap_or(seq);
+        let more = self.entries.range(seq + 1..).any(|(_, entry)| entry.state == State::Queued);
         let Some(entry) = self.entries.get_mut(&seq) else { return };
         let begins_link = entry.begins_link();
         self.posting = Some(seq);
@@ -106,6 +107,7 @@ impl Machine {
             last_event: entry.last_event.clone(),
             body: entry.body.clone(),
             is_request: entry.any_id().is_some(),
+            more,
         }));
     }
 
