@@ -2,6 +2,27 @@
 
 use std::fmt;
 
+/// Every byte's two hex digits.
+const HEX: [[u8; 2]; 256] = {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut all = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        all[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    all
+};
+
+/// 32 lower-case hex digits, without `fmt`: each call is journalled with several of them.
+fn hex(number: u128) -> [u8; 32] {
+    let mut text = [0; 32];
+    for (pair, byte) in text.as_chunks_mut::<2>().0.iter_mut().zip(number.to_be_bytes()) {
+        *pair = HEX[usize::from(byte)];
+    }
+    text
+}
+
 /// A random 128-bit name, written as 32 lower-case hex digits.
 macro_rules! name128 {
     ($(#[$doc:meta])* $name:ident) => {
@@ -9,9 +30,17 @@ macro_rules! name128 {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub u128);
 
+        impl $name {
+            /// The 32 hex digits that stand for it in files and headers.
+            #[must_use]
+            pub fn to_hex(self) -> [u8; 32] {
+                hex(self.0)
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:032x}", self.0)
+                f.pad(std::str::from_utf8(&self.to_hex()).unwrap_or_default())
             }
         }
 
@@ -92,13 +121,13 @@ impl From<&str> for UpstreamName {
 
 /// An upstream's `Mcp-Session-Id`: whoever holds it can speak in the session, so it is never printed.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct SessionId(String);
+pub struct SessionId(std::sync::Arc<str>);
 
 impl SessionId {
     /// Accepts visible ASCII 0x21–0x7E only (2025-11-25, basic/transports "Session Management"), at most 1 KiB.
     pub fn new(text: &str) -> Option<Self> {
         let fits = !text.is_empty() && text.len() <= 1024;
-        (fits && text.bytes().all(|b| (0x21..=0x7e).contains(&b))).then(|| Self(text.to_owned()))
+        (fits && text.bytes().all(|b| (0x21..=0x7e).contains(&b))).then(|| Self(text.into()))
     }
 
     /// The secret text: for the request header and the record file only.

@@ -229,15 +229,15 @@ async fn output_of(words: &[String]) -> Result<String, String> {
 /// The resolved headers of every upstream, by the configuration they were resolved for.
 #[derive(Default)]
 pub(crate) struct Purse {
-    known: HashMap<(UpstreamName, Fingerprint), Resolved>,
+    known: HashMap<(UpstreamName, Fingerprint), Arc<Resolved>>,
 }
 
 impl Purse {
     pub(crate) fn put(&mut self, upstream: UpstreamName, resolved: Resolved) {
-        self.known.insert((upstream, resolved.fingerprint), resolved);
+        self.known.insert((upstream, resolved.fingerprint), Arc::new(resolved));
     }
 
-    pub(crate) fn get(&self, upstream: &UpstreamName, fingerprint: Fingerprint) -> Option<&Resolved> {
+    pub(crate) fn get(&self, upstream: &UpstreamName, fingerprint: Fingerprint) -> Option<&Arc<Resolved>> {
         self.known.get(&(upstream.clone(), fingerprint))
     }
 

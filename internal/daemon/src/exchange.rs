@@ -39,7 +39,7 @@ const COPY_UP_TO: usize = 16 * 1024;
 pub(crate) struct Job {
     pub(crate) exchange: ExchangeId,
     pub(crate) spec: Box<ExchangeSpec>,
-    pub(crate) resolved: Resolved,
+    pub(crate) resolved: Arc<Resolved>,
     pub(crate) sender: Arc<LazySender>,
     pub(crate) inbox: Inbox,
 }
@@ -48,11 +48,11 @@ pub(crate) struct Job {
 pub(crate) async fn run(job: Job) {
     let Job { exchange, spec, resolved, sender, inbox } = job;
     let shared = matches!(spec.verb, Verb::Get);
-    let secrets = Secrets::of(&resolved.headers, spec.session.as_ref(), &resolved.url);
     let greeting = is_greeting(&spec);
     let budget = Arc::new(Semaphore::new(IN_FLIGHT));
-    let reader = Reader { exchange, inbox, budget, shared, secrets, greeting };
-    let outgoing = match outgoing(*spec, resolved.headers) {
+    let sent = Sent { resolved: Arc::clone(&resolved), session: spec.session.clone() };
+    let reader = Reader { exchange, inbox, budget, shared, sent, greeting };
+    let outgoing = match outgoing(*spec, resolved.headers.clone()) {
         Some(outgoing) => outgoing,
         None => return reader.end(End::NeverWritten("a header value cannot be sent".to_owned())),
     };
@@ -60,7 +60,7 @@ pub(crate) async fn run(job: Job) {
         Ok(sender) => sender,
         Err(why) => return reader.end(End::NeverWritten(why)),
     };
-    let client = Client::new(sender, resolved.url).with_user_agent(USER_AGENT);
+    let client = Client::new(sender, resolved.url.clone()).with_user_agent(USER_AGENT);
     match client.send(outgoing).await {
         Ok(incoming) => reader.read(incoming).await,
         Err(error) => {
@@ -130,16 +130,28 @@ struct Reader {
     /// them, and each listener's queue has a limit of its own (`body.rs`).
     shared: bool,
     /// What was sent in secret.
-    secrets: Secrets,
+    sent: Sent,
     /// It is an `initialize`: what a server says about its refusal is for people.
     greeting: bool,
+}
+
+/// What was sent in secret. Taken apart only where a server's words are shown to people.
+struct Sent {
+    resolved: Arc<Resolved>,
+    session: Option<SessionId>,
+}
+
+impl Sent {
+    fn secrets(&self) -> Secrets {
+        Secrets::of(&self.resolved.headers, self.session.as_ref(), &self.resolved.url)
+    }
 }
 
 impl Reader {
     /// A message as the core may have it.
     fn message(&self, message: Message, cursor: Option<String>) -> Fact {
         let shown = self.greeting && message.kind() == Kind::ErrorResponse;
-        let message = if shown { self.secrets.cut_out_of(message) } else { message };
+        let message = if shown { self.sent.secrets().cut_out_of(message) } else { message };
         Fact::Message { message, cursor }
     }
 
@@ -253,13 +265,13 @@ impl Reader {
             body: Bytes::new(),
         };
         if let Ok(Ok(body)) = tokio::time::timeout(REFUSAL_TIME, incoming.into_bytes(REFUSAL_BODY)).await {
-            refusal.body = if self.greeting { self.secrets.cut_out(body) } else { body };
+            refusal.body = if self.greeting { self.sent.secrets().cut_out(body) } else { body };
         }
         self.end(End::Refused(refusal));
     }
 
     fn without_secrets(&self, words: String) -> String {
-        String::from_utf8_lossy(&self.secrets.cut_out(words.into())).into_owned()
+        String::from_utf8_lossy(&self.sent.secrets().cut_out(words.into())).into_owned()
     }
 
     /// Waits until this many bytes more may be on their way.

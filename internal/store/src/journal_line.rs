@@ -15,31 +15,76 @@ const CHECK_DIGITS: usize = 8;
 /// A call is forgotten this long after it was sent: no client repeats a message after a day.
 pub(crate) const FORGET_AFTER_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// Adds one line, ended.
+/// Adds one line, ended. Written for each call before it is sent, so without the machinery of `fmt`.
 pub(crate) fn write_entry(entry: &JournalEntry, out: &mut Vec<u8>) {
     let start = out.len();
-    // Writing to memory cannot fail.
-    let _ = match entry {
-        JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms } => {
-            let (handshake, wire) = (handshake.0, wire.0);
-            match seq {
-                Some(Seq(seq)) => write!(out, "S {link} {seq} {trajectory} {handshake} {wire} {at_ms}"),
-                None => write!(out, "S {link} - {trajectory} {handshake} {wire} {at_ms}"),
-            }
+    let mut line = Fields(out);
+    match entry {
+        JournalEntry::Sent { link, seq, trajectory, handshake, wire, at_ms } => line
+            .kind(b'S')
+            .name(link.to_hex())
+            .seq(*seq)
+            .name(trajectory.to_hex())
+            .number(handshake.0)
+            .number(wire.0)
+            .number(*at_ms),
+        JournalEntry::Cursor { trajectory, wire, cursor } => {
+            line.kind(b'C').name(trajectory.to_hex()).number(wire.0).text(cursor)
         }
-        JournalEntry::Cursor { trajectory, wire, cursor } => write!(out, "C {trajectory} {} ", wire.0)
-            .and_then(|()| serde_json::to_writer(&mut *out, cursor).map_err(Into::into)),
-        JournalEntry::Settled { trajectory, wire } => write!(out, "D {trajectory} {}", wire.0),
-        JournalEntry::Acked { link, seq } => write!(out, "A {link} {}", seq.0),
-        JournalEntry::Answered(answer) => {
-            let JournalledAnswer { link, trajectory, ask, at_ms, .. } = answer;
-            let seq = answer.seq.map_or_else(|| "-".to_owned(), |seq| seq.0.to_string());
-            let (handshake, wire) = (answer.handshake.0, answer.wire.0);
-            write!(out, "R {link} {seq} {trajectory} {handshake} {wire} {ask} {at_ms}")
+        JournalEntry::Settled { trajectory, wire } => {
+            line.kind(b'D').name(trajectory.to_hex()).number(wire.0)
         }
-        JournalEntry::LinkEnded { link } => write!(out, "E {link}"),
+        JournalEntry::Acked { link, seq } => line.kind(b'A').name(link.to_hex()).number(seq.0),
+        JournalEntry::Answered(answer) => line
+            .kind(b'R')
+            .name(answer.link.to_hex())
+            .seq(answer.seq)
+            .name(answer.trajectory.to_hex())
+            .number(answer.handshake.0)
+            .number(answer.wire.0)
+            .name(answer.ask.to_hex())
+            .number(answer.at_ms),
+        JournalEntry::LinkEnded { link } => line.kind(b'E').name(link.to_hex()),
     };
     seal_line(start, out);
+}
+
+/// A line that is being written.
+struct Fields<'a>(&'a mut Vec<u8>);
+
+impl Fields<'_> {
+    fn kind(&mut self, kind: u8) -> &mut Self {
+        self.0.push(kind);
+        self
+    }
+
+    fn field(&mut self, field: &[u8]) -> &mut Self {
+        self.0.push(b' ');
+        self.0.extend_from_slice(field);
+        self
+    }
+
+    fn name(&mut self, hex: [u8; 32]) -> &mut Self {
+        self.field(&hex)
+    }
+
+    fn number(&mut self, number: impl itoa::Integer) -> &mut Self {
+        self.field(itoa::Buffer::new().format(number).as_bytes())
+    }
+
+    fn seq(&mut self, seq: Option<Seq>) -> &mut Self {
+        match seq {
+            Some(seq) => self.number(seq.0),
+            None => self.field(b"-"),
+        }
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.0.push(b' ');
+        // Writing to memory cannot fail.
+        let _infallible = serde_json::to_writer(&mut *self.0, text);
+        self
+    }
 }
 
 /// Adds the version line, ended.
@@ -57,10 +102,20 @@ pub(crate) fn write_began(at_ms: u64, out: &mut Vec<u8>) {
 }
 
 pub(crate) fn seal_line(start: usize, out: &mut Vec<u8>) {
-    let check = blake3::hash(out.get(start..).unwrap_or_default()).to_hex();
+    let check = check_of(out.get(start..).unwrap_or_default());
     out.push(b' ');
-    out.extend_from_slice(&check.as_bytes()[..CHECK_DIGITS]);
+    out.extend_from_slice(&check);
     out.push(b'\n');
+}
+
+fn check_of(body: &[u8]) -> [u8; CHECK_DIGITS] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let hash = blake3::hash(body);
+    let mut check = [0; CHECK_DIGITS];
+    for (pair, byte) in check.chunks_exact_mut(2).zip(hash.as_bytes()) {
+        pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+    check
 }
 
 /// What a line says.
@@ -102,8 +157,7 @@ pub(crate) fn parse_line(line: &[u8]) -> Line {
 fn checked_body(line: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(line).ok()?;
     let (body, check) = text.rsplit_once(' ')?;
-    let expected = blake3::hash(body.as_bytes()).to_hex();
-    (check.len() == CHECK_DIGITS && expected.starts_with(check)).then_some(body)
+    (check.as_bytes() == check_of(body.as_bytes())).then_some(body)
 }
 
 fn parse_pair<T: std::str::FromStr>(rest: &str) -> Option<(T, u64)> {

@@ -52,6 +52,10 @@ impl Key<'_> {
 
     /// Equal to `name` for a parser that ignores case, but not equal.
     pub(crate) fn resembles(&self, name: &str) -> bool {
+        // As nearly all are.
+        if self.name.is_ascii() {
+            return self.name.eq_ignore_ascii_case(name) && self.name != name;
+        }
         // Longer than any fold of `name`: U+212A is three bytes for one.
         self.name.len() <= name.len() * 3
             && self.name != name

@@ -38,7 +38,14 @@ struct Slot {
     path: &'static str,
     span: Option<Span>,
     /// Why it must not be relied on, and where that showed.
-    doubt: Option<(Fault, usize)>,
+    doubt: Option<(Doubt, usize)>,
+}
+
+/// Why a slot's member may mean something else to another parser.
+#[derive(Clone, Copy)]
+enum Doubt {
+    Twice,
+    Lookalike,
 }
 
 impl Slot {
@@ -153,10 +160,10 @@ fn note(slots: &mut [Slot], key: &Key<'_>, span: Span) {
         if slot.span.is_none() {
             slot.span = Some(span);
         } else {
-            slot.doubt.get_or_insert((Fault::Duplicate(slot.path), key.at));
+            slot.doubt.get_or_insert((Doubt::Twice, key.at));
         }
     } else if let Some(slot) = slots.iter_mut().find(|slot| key.resembles(slot.name)) {
-        slot.doubt.get_or_insert((Fault::Lookalike(slot.path), key.at));
+        slot.doubt.get_or_insert((Doubt::Lookalike, key.at));
     }
 }
 
@@ -225,7 +232,7 @@ impl<'a> Found<'a> {
         let request_id = (method_name == method::NOTIFICATIONS_CANCELLED).then_some(request_id);
         // `_meta` belongs to everyone: another spelling of `requestId` there may be a vendor's own.
         let meta_request_id =
-            Some(meta_request_id).filter(|s| !matches!(s.doubt, Some((Fault::Lookalike(_), _))));
+            Some(meta_request_id).filter(|s| !matches!(s.doubt, Some((Doubt::Lookalike, _))));
         let used = self
             .envelope
             .iter()
@@ -233,8 +240,10 @@ impl<'a> Found<'a> {
             .chain(token)
             .chain(request_id)
             .chain(meta_request_id);
-        match used.filter_map(|slot| slot.doubt.as_ref()).min_by_key(|(_, at)| *at) {
-            Some((fault, at)) => Err((fault.clone(), *at)),
+        let doubts = used.filter_map(|slot| slot.doubt.map(|(doubt, at)| (doubt, slot.path, at)));
+        match doubts.min_by_key(|(_, _, at)| *at) {
+            Some((Doubt::Twice, path, at)) => Err((Fault::Duplicate(path), at)),
+            Some((Doubt::Lookalike, path, at)) => Err((Fault::Lookalike(path), at)),
             None => Ok(()),
         }
     }
