@@ -92,19 +92,26 @@ pub(crate) struct RunArgs {
     /// Table with further targets
     #[arg(long, value_name = "FILE")]
     pub(crate) table: Option<PathBuf>,
+    /// Also tell the memory of servers and stdio children
+    #[arg(long)]
+    pub(crate) memory: bool,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+/// What `run` and `goals` take alike.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CommonArgs {
     /// The evermux binary [default: beside this program]
     #[arg(long, value_name = "PATH")]
     pub(crate) evermux: Option<PathBuf>,
     /// Write everything as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Two rounds of few calls: shows that the parts work, not how fast they are
+    /// At most two rounds of little: shows that the parts work, not how fast they are
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Also tell the memory of servers and stdio children
-    #[arg(long)]
-    pub(crate) memory: bool,
-    /// A target that cannot start fails the run
+    /// What could not be measured fails the run: a target that could not start; with `goals`, a goal not met too
     #[arg(long)]
     pub(crate) strict: bool,
     /// Keep a nice-19 spinner on each core (the default)
@@ -177,6 +184,9 @@ pub(crate) struct UpstreamArgs {
     /// How it answers
     #[arg(long, value_enum, default_value = "json")]
     pub(crate) reply: Reply,
+    /// Hold GET streams open instead of refusing them
+    #[arg(long)]
+    pub(crate) streams: bool,
     #[command(flatten)]
     pub(crate) spoil: SpoilArgs,
     /// End when stdin does

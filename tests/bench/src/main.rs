@@ -17,6 +17,7 @@ mod run;
 mod server;
 mod spin;
 mod sse;
+mod stage;
 mod targets;
 mod upgrade;
 mod upstream;
@@ -66,8 +67,9 @@ fn dispatch(command: Command) -> Result<bool> {
 async fn serve_upstream(args: UpstreamArgs) -> Result<()> {
     let listener = Listener::bind(None).await?;
     listener.announce(upstream::MCP_PATH)?;
-    let upstream = upstream::Upstream::new(args.reply, args.spoil.corrupt_call, args.spoil.corrupt_what);
-    serve_http(listener, move |request| Arc::clone(&upstream).answer(request)).await
+    let connections = Arc::default();
+    let upstream = upstream::Upstream::new(&args, Arc::clone(&connections));
+    serve_http(listener, &connections, move |request| Arc::clone(&upstream).answer(request)).await
 }
 
 fn print_targets(args: &TargetsArgs) -> Result<()> {
@@ -85,12 +87,8 @@ async fn put_load(args: LoadArgs) -> Result<()> {
     let endpoint = endpoint_of(&args)?;
     let calls_per_client = args.calls.div_ceil(args.clients);
     let load = Load {
-        clients: args.clients,
-        calls_per_client,
         warm_up_per_client: calls_per_client.div_ceil(10),
-        size: args.size,
-        round: 1,
-        memory: false,
+        ..Load::of(args.clients, calls_per_client, args.size)
     };
     let sample = load::run_round(&endpoint, load, None).await?;
     say(&serde_json::to_string_pretty(&Round::from(&sample))?)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::load::Sample;
+use crate::targets::Running;
 use crate::upstream::Reply;
 
 /// All of a run.
@@ -50,6 +51,19 @@ pub(crate) struct TargetReport {
     pub(crate) ratios: BTreeMap<&'static str, Spread>,
 }
 
+impl TargetReport {
+    /// Nothing measured yet.
+    pub(crate) fn of(running: &Running) -> Self {
+        Self {
+            name: running.target.name.clone(),
+            reference: running.target.reference.clone(),
+            rounds: Vec::new(),
+            figures: BTreeMap::new(),
+            ratios: BTreeMap::new(),
+        }
+    }
+}
+
 /// The figures of one round.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Round {
@@ -86,7 +100,7 @@ impl Spread {
         Some(Self { median: f64::midpoint(lower, upper), min, max })
     }
 
-    fn show(&self, digits: usize) -> String {
+    pub(crate) fn show(&self, digits: usize) -> String {
         let Self { median, min, max } = self;
         format!("{median:.digits$} [{min:.digits$}..{max:.digits$}]")
     }

@@ -31,6 +31,16 @@ pub(crate) struct HttpClient {
     headers: HeaderMap,
     has_session: bool,
     next_seq: u64,
+    listening: Option<Listening>,
+}
+
+/// A GET stream on a connection of its own, read as it comes. Ends with its handle.
+struct Listening(tokio::task::JoinHandle<()>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl HttpClient {
@@ -50,7 +60,7 @@ impl HttpClient {
             headers.insert(HeaderName::try_from(name)?, value.parse()?);
         }
         let (path, sender) = (endpoint.path.parse()?, dial(&endpoint.address).await?);
-        Ok(Self { endpoint, path, sender, headers, has_session: false, next_seq: 1 })
+        Ok(Self { endpoint, path, sender, headers, has_session: false, next_seq: 1, listening: None })
     }
 
     /// Sends a request and waits for its checked answer. The time ends when the answer's last byte is here, before it
@@ -90,8 +100,26 @@ impl HttpClient {
         Ok(())
     }
 
+    /// Opens the GET stream of the session.
+    pub(crate) async fn listen(&mut self) -> Result<()> {
+        let mut request = self.request(Method::GET, Bytes::new())?;
+        request.headers_mut().remove(CONTENT_TYPE);
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let mut sender = dial(&self.endpoint.address).await?;
+        let response = sender.send_request(request).await.context("the connection broke")?;
+        let status = response.status();
+        ensure!(status == StatusCode::OK && is_event_stream(&response), "HTTP status {status}");
+        let mut body = response.into_body();
+        self.listening =
+            Some(Listening(tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} })));
+        Ok(())
+    }
+
     /// Ends the session (2025-11-25 "Session Management": a client should; 405 is a server's right).
     pub(crate) async fn close(mut self) -> Result<()> {
+        if let Some(listening) = self.listening.take() {
+            ensure!(!listening.0.is_finished(), "the GET stream ended before its client did");
+        }
         if self.has_session {
             let request = self.request(Method::DELETE, Bytes::new())?;
             self.sender.ready().await?;
