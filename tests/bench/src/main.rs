@@ -6,6 +6,7 @@
 
 mod byte_shim;
 mod cli;
+mod goals;
 mod load;
 mod output;
 mod pool;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<bool> {
     match command {
         Command::Run(args) => return run_on_one_thread(run::run(*args)),
+        Command::Goals(args) => return run_on_one_thread(goals::run(*args)),
         Command::Targets(args) => print_targets(&args)?,
         Command::Load(args) => run_on_one_thread(put_load(args))?,
         Command::Upstream(args) => run_server(args.owned, serve_upstream(args))?,

@@ -121,8 +121,12 @@ pub(crate) fn memory(pid: u32) -> Option<Memory> {
 }
 
 fn kib_of(text: &str, label: &str) -> Option<u64> {
+    number_of(text, label).map(|kib| kib * 1024)
+}
+
+fn number_of(text: &str, label: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(label))?;
-    value.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+    value.split_whitespace().next()?.parse().ok()
 }
 
 /// On-CPU time of all threads that these processes have now; `None` when the kernel does not tell of any.
@@ -136,6 +140,17 @@ pub(crate) fn cpu_time(pids: &[u32]) -> Option<Duration> {
         }
     }
     (!pids.is_empty()).then(|| Duration::from_nanos(nanoseconds))
+}
+
+/// How often the threads of a process have given a core up by themselves, which is how often they had been woken.
+/// Threads that ended are not in it.
+pub(crate) fn wake_ups(pid: u32) -> Result<u64> {
+    let mut switches = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = std::fs::read_to_string(thread?.path().join("status"))?;
+        switches += number_of(&status, "voluntary_ctxt_switches:").context("no count of switches")?;
+    }
+    Ok(switches)
 }
 
 /// The load average of the last minute; `None` without `/proc`.

@@ -32,6 +32,27 @@ pub(crate) struct Machine {
     pub(crate) load_before: Option<f64>,
 }
 
+impl Machine {
+    /// What must be known to read figures.
+    pub(crate) fn markdown(&self) -> String {
+        let Self { cores, system, spinners, load_before } = self;
+        let spinners = if *spinners {
+            "nice-19 spinners keep the cores awake"
+        } else {
+            "no spinners: halting of idle cores is in the figures"
+        };
+        let mut text = format!(
+            "{cores} cores, {system}; {spinners}. Medians with [min..max] over interleaved rounds; ratios within a round, then their median.\n"
+        );
+        if let Some(load) = load_before.filter(|load| *load > 0.5) {
+            text.push_str(&format!(
+                "The machine was busy before (load average {load:.1}): expect wide ranges.\n"
+            ));
+        }
+        text
+    }
+}
+
 /// One size of result at one number of clients.
 #[derive(Debug, Serialize)]
 pub(crate) struct Scenario {
@@ -218,20 +239,7 @@ fn row(name: &str, spreads: &BTreeMap<&'static str, Spread>, columns: &[(&str, u
 impl Report {
     /// The tables, with what must be known to read them.
     pub(crate) fn markdown(&self) -> String {
-        let Machine { cores, system, spinners, load_before } = &self.machine;
-        let spinners = if *spinners {
-            "nice-19 spinners keep the cores awake"
-        } else {
-            "no spinners: halting of idle cores is in the figures"
-        };
-        let mut text = format!(
-            "{cores} cores, {system}; {spinners}. Medians with [min..max] over interleaved rounds; ratios within a round, then their median.\n"
-        );
-        if let Some(load) = load_before.filter(|load| *load > 0.5) {
-            text.push_str(&format!(
-                "The machine was busy before (load average {load:.1}): expect wide ranges.\n"
-            ));
-        }
+        let mut text = self.machine.markdown();
         if self.quick || self.rounds < 5 {
             text.push_str("Too few rounds to hold anyone to these figures.\n");
         }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum as _;
 
 use crate::cli::{CommonArgs, SpoilArgs};
-use crate::load::{Address, Load, Sample, run_round};
+use crate::load::{Address, Endpoint, Load, Sample, run_round};
 use crate::output::talk;
 use crate::process::{self, OwnedChild};
 use crate::report::{Machine, Round, Scenario, TargetReport};
@@ -178,12 +178,22 @@ impl Stage {
         self.next_round - 1
     }
 
-    /// One round of one target. The upstream must have executed exactly the calls that were made.
+    /// One round of one target.
     pub(crate) async fn round(&mut self, running: &Running, load: Load) -> Result<Sample> {
+        self.round_at(&running.endpoint, running.pid(), load).await
+    }
+
+    /// One round. The upstream must have executed exactly the calls that were made.
+    pub(crate) async fn round_at(
+        &mut self,
+        endpoint: &Endpoint,
+        server: Option<u32>,
+        load: Load,
+    ) -> Result<Sample> {
         let load = Load { round: self.number_round(), ..load };
         let before = self.counts().await?.calls;
         let deadline = self.round_timeout;
-        let sample = tokio::time::timeout(deadline, run_round(&running.endpoint, load, running.pid()))
+        let sample = tokio::time::timeout(deadline, run_round(endpoint, load, server))
             .await
             .with_context(|| format!("the round took longer than {deadline:?} (--round-timeout)"))??;
         let executed = self.counts().await?.calls - before;

@@ -1,5 +1,7 @@
 //! A client of MCP streamable HTTP over TCP or a unix socket, one connection each.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -35,11 +37,14 @@ pub(crate) struct HttpClient {
 }
 
 /// A GET stream on a connection of its own, read as it comes. Ends with its handle.
-struct Listening(tokio::task::JoinHandle<()>);
+struct Listening {
+    reading: tokio::task::JoinHandle<()>,
+    heard: Arc<AtomicU64>,
+}
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.0.abort();
+        self.reading.abort();
     }
 }
 
@@ -110,15 +115,26 @@ impl HttpClient {
         let status = response.status();
         ensure!(status == StatusCode::OK && is_event_stream(&response), "HTTP status {status}");
         let mut body = response.into_body();
-        self.listening =
-            Some(Listening(tokio::spawn(async move { while let Some(Ok(_)) = body.frame().await {} })));
+        let heard = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&heard);
+        let reading = tokio::spawn(async move {
+            while let Some(Ok(_)) = body.frame().await {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        self.listening = Some(Listening { reading, heard });
         Ok(())
+    }
+
+    /// Pieces that have come on the GET stream.
+    pub(crate) fn heard(&self) -> u64 {
+        self.listening.as_ref().map_or(0, |listening| listening.heard.load(Ordering::Relaxed))
     }
 
     /// Ends the session (2025-11-25 "Session Management": a client should; 405 is a server's right).
     pub(crate) async fn close(mut self) -> Result<()> {
         if let Some(listening) = self.listening.take() {
-            ensure!(!listening.0.is_finished(), "the GET stream ended before its client did");
+            ensure!(!listening.reading.is_finished(), "the GET stream ended before its client did");
         }
         if self.has_session {
             let request = self.request(Method::DELETE, Bytes::new())?;

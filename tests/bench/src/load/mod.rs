@@ -187,6 +187,13 @@ impl Client {
         Ok((self, latencies))
     }
 
+    fn heard(&self) -> u64 {
+        match &self.link {
+            Link::Http(link) => link.heard(),
+            Link::Stdio(_) => 0,
+        }
+    }
+
     fn pid(&self) -> Option<u32> {
         match &self.link {
             Link::Http(_) => None,
@@ -297,6 +304,11 @@ impl Crowd {
     /// Of those that are processes.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.clients.iter().filter_map(Client::pid).collect()
+    }
+
+    /// Pieces that have come on the GET streams.
+    pub(crate) fn heard(&self) -> u64 {
+        self.clients.iter().map(Client::heard).sum()
     }
 
     /// Ends each the way a client should.
