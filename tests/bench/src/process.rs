@@ -120,6 +120,12 @@ pub(crate) fn memory(pid: u32) -> Option<Memory> {
     Some(Memory { proportional: kib_of(&rollup, "Pss:")?, peak_resident: kib_of(&status, "VmHWM:")? })
 }
 
+/// Has the kernel count the largest resident size anew from here on.
+pub(crate) fn reset_peak(pid: u32) -> Result<()> {
+    let place = format!("/proc/{pid}/clear_refs");
+    std::fs::write(&place, "5").with_context(|| format!("cannot write {place}"))
+}
+
 fn kib_of(text: &str, label: &str) -> Option<u64> {
     number_of(text, label).map(|kib| kib * 1024)
 }

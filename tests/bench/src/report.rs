@@ -171,25 +171,38 @@ const FIGURES: [Figure; 9] = [
 ];
 
 impl Scenario {
-    /// Fills in figures and ratios from the rounds. Ratios need the same round of both, so a target whose reference
-    /// failed has none.
+    /// Fills in figures and ratios from the rounds.
     pub(crate) fn evaluate(&mut self) {
-        let rounds: BTreeMap<String, Vec<Round>> =
-            self.targets.iter().map(|target| (target.name.clone(), target.rounds.clone())).collect();
-        for target in &mut self.targets {
-            let reference = target.reference.as_ref().and_then(|name| rounds.get(name));
+        let ratios: Vec<_> = self
+            .targets
+            .iter()
+            .map(|target| {
+                let of = |(name, _)| Some((name, Spread::of(self.ratios_of(&target.name, name))?));
+                FIGURES.into_iter().filter_map(of).collect()
+            })
+            .collect();
+        for (target, ratios) in self.targets.iter_mut().zip(ratios) {
+            target.ratios = ratios;
             for (name, figure) in FIGURES {
-                let values = target.rounds.iter().filter_map(figure).collect();
-                if let Some(spread) = Spread::of(values) {
+                if let Some(spread) = Spread::of(target.rounds.iter().filter_map(figure).collect()) {
                     target.figures.insert(name, spread);
-                }
-                let pairs = target.rounds.iter().zip(reference.into_iter().flatten());
-                let ratios = pairs.filter_map(|(own, limit)| Some(figure(own)? / figure(limit)?));
-                if let Some(spread) = Spread::of(ratios.filter(|ratio| ratio.is_finite()).collect()) {
-                    target.ratios.insert(name, spread);
                 }
             }
         }
+    }
+
+    /// A target's figure as the ratio to its reference, round by round. Ratios need the same round of both, so a target
+    /// whose reference failed has none.
+    pub(crate) fn ratios_of(&self, target: &str, figure: &str) -> Vec<f64> {
+        let find = |name: &str| self.targets.iter().find(|target| target.name == name);
+        let Some(target) = find(target) else { return Vec::new() };
+        let Some(reference) = target.reference.as_deref().and_then(find) else { return Vec::new() };
+        let Some((_, figure)) = FIGURES.into_iter().find(|(name, _)| *name == figure) else {
+            return Vec::new();
+        };
+        let pairs = target.rounds.iter().zip(&reference.rounds);
+        let ratios = pairs.filter_map(|(own, limit)| Some(figure(own)? / figure(limit)?));
+        ratios.filter(|ratio| ratio.is_finite()).collect()
     }
 
     fn markdown(&self, report: &Report) -> String {

@@ -112,6 +112,11 @@ impl Stage {
         self.control.counts().await
     }
 
+    /// The same, with the most open connections counted anew from here on.
+    pub(crate) async fn reset_counts(&mut self) -> Result<Counts> {
+        self.control.reset().await
+    }
+
     /// Starts these besides those that run; one that cannot is skipped with a word.
     pub(crate) async fn start_targets(&mut self, chosen: Vec<Target>) -> Result<()> {
         for target in chosen {

@@ -172,6 +172,22 @@ fn assert_goals(part: &str, figures: &[&str]) {
 }
 
 #[test]
+fn calls_are_held_against_the_limits() {
+    let http = ["calls.p50", "calls.p99", "calls.rate", "calls.cpu"];
+    assert_goals("calls", &[&http[..], &["calls.shim_p50", "calls.shim_p99", "calls.shim_rate"]].concat());
+}
+
+#[test]
+fn large_results_are_weighed() {
+    assert_goals("large", &["large.rate", "large.memory"]);
+}
+
+#[test]
+fn upstream_connections_are_counted() {
+    assert_goals("connections", &["connections.turns", "connections.busy"]);
+}
+
+#[test]
 fn starts_are_timed() {
     assert_goals("start", &["start.running", "start.cold"]);
 }

@@ -20,10 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What the poll for the socket may add to a figure.
 const POLL: Duration = Duration::from_millis(1);
 
-/// How many sessions come about.
+/// An upstream may have no more than 256 sessions in use.
+const CLIENTS_EACH: u32 = 200;
+
+/// How so many sessions come about.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// A session for each client of one upstream.
+    /// A session for each client of few upstreams.
     Clients,
     /// A session for each of many upstreams.
     Upstreams,
@@ -38,12 +41,12 @@ impl Kind {
     }
 
     fn config(self, url: &str, records: u32) -> String {
-        match self {
-            Self::Clients => format!("[upstream.u0]\nurl = \"{url}\"\nshare = \"client\"\n"),
-            Self::Upstreams => (0..records)
-                .map(|number| format!("[upstream.u{number}]\nurl = \"{url}/{number}\"\n"))
-                .collect(),
-        }
+        let (upstreams, share) = match self {
+            Self::Clients => (records.div_ceil(CLIENTS_EACH), "client"),
+            Self::Upstreams => (records, "pool"),
+        };
+        let entry = |number| format!("[upstream.u{number}]\nurl = \"{url}/{number}\"\nshare = \"{share}\"\n");
+        (0..upstreams).map(entry).collect()
     }
 }
 
@@ -107,14 +110,11 @@ impl Home {
     async fn make(&self, stage: &mut Stage, kind: Kind, records: u32) -> Result<()> {
         let daemon = self.start().await?;
         let before = stage.counts().await?.sessions_made;
-        match kind {
+        let each = if kind == Kind::Clients { CLIENTS_EACH } else { 1 };
+        for number in 0..records.div_ceil(each) {
+            let clients = each.min(records - number * each);
             // Not closed: what its client ended would be about to end as well.
-            Kind::Clients => drop(self.clients(stage, "u0", records).await?),
-            Kind::Upstreams => {
-                for number in 0..records {
-                    drop(self.clients(stage, &format!("u{number}"), 1).await?);
-                }
-            }
+            drop(self.clients(stage, &format!("u{number}"), clients).await?);
         }
         let made = stage.counts().await?.sessions_made - before;
         ensure!(made == u64::from(records), "{made} sessions were made");

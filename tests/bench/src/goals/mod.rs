@@ -3,10 +3,13 @@
 //! A part sets a stage, measures, and adds its figures; the bounds are data (`table.rs`). What a part measures beside a
 //! limit is measured in the same rounds as the limit.
 
+mod calls;
 mod cold;
+mod connections;
 mod figures;
 mod growth;
 mod idle;
+mod large;
 mod memory;
 mod start;
 mod table;
@@ -45,6 +48,11 @@ struct Amounts {
     idle: Duration,
     records: u32,
     growth: [u32; 3],
+    sizes: Vec<usize>,
+    clients: Vec<u32>,
+    large_clients: [u32; 2],
+    /// Of all clients in a round.
+    large_calls: u32,
 }
 
 impl Amounts {
@@ -62,6 +70,10 @@ impl Amounts {
                 idle: Duration::from_millis(300),
                 records: 5,
                 growth: [2, 4, 8],
+                sizes: vec![100],
+                clients: vec![1, 4],
+                large_clients: [1, 2],
+                large_calls: 4,
             };
         }
         Self {
@@ -76,6 +88,10 @@ impl Amounts {
             idle: Duration::from_secs(args.idle_seconds),
             records: 1000,
             growth: [10, 100, 1000],
+            sizes: vec![100, 10 * 1024],
+            clients: vec![1, 16, 64],
+            large_clients: [1, 16],
+            large_calls: 160,
         }
     }
 }
@@ -124,12 +140,14 @@ impl Work {
             talk(&format!("{name} ..."));
             // Boxed: the parts are large, and one runs at a time.
             let measured = match part {
+                Part::Calls => Box::pin(calls::measure(self)).await,
+                Part::Large => Box::pin(large::measure(self)).await,
+                Part::Connections => Box::pin(connections::measure(self)).await,
                 Part::Start => Box::pin(start::measure(self)).await,
                 Part::Memory => Box::pin(memory::measure(self)).await,
                 Part::Idle => Box::pin(idle::measure(self)).await,
                 Part::Cold => Box::pin(cold::measure(self)).await,
                 Part::Growth => Box::pin(growth::measure(self)).await,
-                _ => Ok(()),
             };
             if let Err(error) = measured {
                 talk(&format!("FAILED {name}: {error:#}"));

@@ -116,7 +116,8 @@ pub(crate) const GOALS: &[Goal] = &[
         // Fewer than clients; HTTP/1.1 has no call share a connection with one that waits.
         Some(AtMost(49.0)),
     ),
-    goal(Part::Connections, "connections.relay", "the same through the relay", "", None),
+    goal(Part::Connections, "connections.made", "upstream connections made meanwhile", "", None),
+    goal(Part::Connections, "connections.relay", "most at once through the relay", "", None),
     goal(Part::Cold, "cold.serving", "from the start to a result, with records", "ms", Some(AtMost(300.0))),
     goal(Part::Cold, "cold.session", "resident per dormant session (Pss)", "KiB", Some(AtMost(8.0))),
     goal(Part::Cold, "cold.empty", "from the start to a result, no record", "ms", None),

@@ -306,6 +306,14 @@ impl Crowd {
         self.clients.iter().filter_map(Client::pid).collect()
     }
 
+    /// A call of each, one after the other.
+    pub(crate) async fn call_in_turn(&mut self) -> Result<()> {
+        for client in &mut self.clients {
+            client.call().await?;
+        }
+        Ok(())
+    }
+
     /// Pieces that have come on the GET streams.
     pub(crate) fn heard(&self) -> u64 {
         self.clients.iter().map(Client::heard).sum()

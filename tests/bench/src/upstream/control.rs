@@ -50,6 +50,11 @@ impl Control {
         self.ask(COUNTS_PATH).await
     }
 
+    /// The counts, with the most open connections counted anew from here on.
+    pub(crate) async fn reset(&mut self) -> Result<Counts> {
+        self.ask(&format!("{COUNTS_PATH}?{RESET}")).await
+    }
+
     async fn ask(&mut self, path: &str) -> Result<Counts> {
         let request = Request::get(path).header("host", &self.address).body(Empty::new())?;
         self.sender.ready().await.context("the upstream is gone")?;
