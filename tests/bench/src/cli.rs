@@ -38,7 +38,8 @@ Parts (all with a fresh daemon, in this order)
                while clients come, call and go for --minutes
   idle         voluntary context switches of all the daemon's threads in --idle-seconds, less one for each keep-alive
                that came out and two for each ping that the upstream had
-  connections  what the upstream counts; one of the connections is the GET stream
+  connections  what the upstream counts; one of the connections is the GET stream; once more over TLS, where the
+               upstream speaks HTTP/2
   cold         a daemon is started on what 1 000 sessions have left: from its spawn to a client's tools/list, and memory
                against the same start on nothing; sessions of 1 000 clients (share = client) and of 1 000 upstreams
   growth       calls/s on one session at 10, 100 and 1 000 links that all listen, against 10 in the same round
@@ -236,6 +237,9 @@ pub(crate) struct UpstreamArgs {
     /// Hold GET streams open instead of refusing them
     #[arg(long)]
     pub(crate) streams: bool,
+    /// Serve HTTP/2 over TLS too, on a port of its own (the second line), with the authority's certificate in DIR/ca.pem
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tls: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) spoil: SpoilArgs,
     /// End when stdin does

@@ -20,6 +20,7 @@ mod spin;
 mod sse;
 mod stage;
 mod targets;
+mod tls;
 mod upgrade;
 mod upstream;
 
@@ -71,7 +72,16 @@ async fn serve_upstream(args: UpstreamArgs) -> Result<()> {
     listener.announce(upstream::MCP_PATH)?;
     let connections = Arc::default();
     let upstream = upstream::Upstream::new(&args, Arc::clone(&connections));
-    serve_http(listener, &connections, move |request| Arc::clone(&upstream).answer(request)).await
+    let handler = move |request| Arc::clone(&upstream).answer(request);
+    let plain = serve_http(listener, &connections, handler.clone());
+    match &args.tls {
+        None => plain.await,
+        Some(directory) => {
+            let secured = tls::Secured::bind(directory).await?;
+            secured.announce(upstream::MCP_PATH)?;
+            tokio::try_join!(plain, secured.serve_http2(&connections, handler)).map(|((), ())| ())
+        }
+    }
 }
 
 fn print_targets(args: &TargetsArgs) -> Result<()> {

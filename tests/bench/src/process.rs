@@ -175,6 +175,30 @@ mod tests {
         assert_eq!(kib_of(rollup, "VmHWM:"), None);
     }
 
+    #[test]
+    fn a_thread_that_waits_has_been_woken() {
+        let before = wake_ups(std::process::id()).unwrap();
+        std::thread::park_timeout(Duration::from_millis(1));
+        assert!(wake_ups(std::process::id()).unwrap() > before);
+    }
+
+    #[tokio::test]
+    async fn a_peak_is_forgotten_when_it_is_reset() {
+        // A child of its own: the other tests of this process allocate too.
+        let grow = "x=$(head -c 30000000 /dev/zero | tr '\\0' x); unset x; echo grown; read line";
+        let words = ["sh", "-c", grow].map(str::to_owned);
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = OwnedChild::spawn(&words, &[], directory.path()).unwrap();
+        assert_eq!(child.first_line().await.unwrap(), "grown");
+        let pid = child.pid().unwrap();
+        let peak = || memory(pid).unwrap().peak_resident;
+        let grown = peak();
+        assert!(grown > 30_000_000);
+        reset_peak(pid).unwrap();
+        assert!(peak() < grown);
+        child.end().await.unwrap();
+    }
+
     #[tokio::test]
     async fn a_child_that_ended_is_told_with_its_last_words() {
         let directory = tempfile::tempdir().unwrap();

@@ -70,7 +70,7 @@ impl Connections {
         (self.accepted.load(Ordering::Relaxed), open, self.most_open.load(Ordering::Relaxed))
     }
 
-    fn count(self: &Arc<Self>) -> Counted {
+    pub(crate) fn count(self: &Arc<Self>) -> Counted {
         self.accepted.fetch_add(1, Ordering::Relaxed);
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_open.fetch_max(open, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Connections {
 }
 
 /// A connection that is open.
-struct Counted(Arc<Connections>);
+pub(crate) struct Counted(Arc<Connections>);
 
 impl Drop for Counted {
     fn drop(&mut self) {

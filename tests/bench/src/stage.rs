@@ -23,6 +23,8 @@ pub(crate) struct StageOptions {
     pub(crate) reply: Reply,
     /// Whether the upstream has GET streams.
     pub(crate) streams: bool,
+    /// The targets' upstream speaks HTTP/2 over TLS, and [`Stage::authority`] vouches for it.
+    pub(crate) tls: bool,
     pub(crate) spoil: SpoilArgs,
     pub(crate) round_timeout: Duration,
 }
@@ -33,6 +35,7 @@ impl StageOptions {
             evermux: evermux_binary(args)?,
             reply,
             streams: false,
+            tls: false,
             spoil: args.spoil,
             round_timeout: Duration::from_secs(args.round_timeout),
         })
@@ -84,9 +87,11 @@ impl Stage {
         let bench = std::env::current_exe()?;
         // Short names: a socket's path has 108 bytes.
         let directory = tempfile::Builder::new().prefix("evb-").tempdir()?;
-        let mut upstream = OwnedChild::spawn(&upstream_words(options, &bench), &[], directory.path())?;
-        let url = upstream.first_line().await.context("the upstream did not start")?;
-        let Address::Tcp(address) = tcp_address(&url)?.0 else { bail!("the upstream listens on TCP") };
+        let mut upstream =
+            OwnedChild::spawn(&upstream_words(options, &bench, directory.path()), &[], directory.path())?;
+        let plain = upstream.first_line().await.context("the upstream did not start")?;
+        let url = if options.tls { upstream.first_line().await? } else { plain.clone() };
+        let Address::Tcp(address) = tcp_address(&plain)?.0 else { bail!("the upstream listens on TCP") };
         Ok(Self {
             control: Control::connect(address).await?,
             directory,
@@ -105,6 +110,11 @@ impl Stage {
 
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// The certificate that a target must trust when the upstream speaks TLS.
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.directory().join(crate::tls::CA_FILE)
     }
 
     /// What the upstream has counted so far.
@@ -239,7 +249,7 @@ fn evermux_binary(args: &CommonArgs) -> Result<Option<PathBuf>> {
     Ok(beside.exists().then_some(beside))
 }
 
-fn upstream_words(options: &StageOptions, bench: &Path) -> Vec<String> {
+fn upstream_words(options: &StageOptions, bench: &Path, directory: &Path) -> Vec<String> {
     let name = |value: Option<clap::builder::PossibleValue>| {
         value.map(|value| value.get_name().to_owned()).unwrap_or_default()
     };
@@ -247,6 +257,9 @@ fn upstream_words(options: &StageOptions, bench: &Path) -> Vec<String> {
     words.extend(["--reply".to_owned(), name(options.reply.to_possible_value())]);
     if options.streams {
         words.push("--streams".to_owned());
+    }
+    if options.tls {
+        words.extend(["--tls".to_owned(), directory.display().to_string()]);
     }
     if let Some(call) = options.spoil.corrupt_call {
         words.extend(["--corrupt-call".to_owned(), call.to_string()]);

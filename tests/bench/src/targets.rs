@@ -133,6 +133,12 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Target {
+    /// With one more variable.
+    pub(crate) fn with_env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.insert(name.to_owned(), value.into());
+        self
+    }
+
     /// Starts what is to start, waits until it accepts, and has one client do its handshake.
     ///
     /// # Errors

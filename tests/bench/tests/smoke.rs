@@ -184,7 +184,7 @@ fn large_results_are_weighed() {
 
 #[test]
 fn upstream_connections_are_counted() {
-    assert_goals("connections", &["connections.turns", "connections.busy"]);
+    assert_goals("connections", &["connections.turns", "connections.busy", "connections.http2"]);
 }
 
 #[test]

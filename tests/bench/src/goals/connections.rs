@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 
 use super::{Work, target};
 use crate::load::{Crowd, Load};
-use crate::stage::Stage;
-use crate::targets::Running;
+use crate::stage::{Stage, StageOptions};
+use crate::targets::{Running, Target};
 use crate::upstream::Reply;
 
 /// Calls of each client in turn.
@@ -16,13 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
 /// A target with the upstream to itself.
-async fn start_alone(stage: &mut Stage, name: &str) -> Result<Running> {
+async fn start_alone(stage: &mut Stage, target: Target) -> Result<Running> {
     let until = Instant::now() + PATIENCE;
     while stage.counts().await?.open > 0 {
         ensure!(Instant::now() < until, "connections of a target that has ended are still open");
         tokio::time::sleep(POLL).await;
     }
-    stage.start(target(name)?).await
+    stage.start(target).await
 }
 
 /// Never two things at once: clients come one after the other, and then call one after the other.
@@ -53,17 +53,34 @@ async fn at_once(stage: &mut Stage, running: &Running, load: Load) -> Result<[u6
     Ok([after.most_open, after.accepted - before.accepted])
 }
 
+async fn over_http2(work: &Work, load: Load) -> Result<Vec<f64>> {
+    let options = StageOptions::of(&work.args.common, Reply::Json)?;
+    let mut stage = Stage::open(&StageOptions { streams: true, tls: true, ..options }).await?;
+    let mut most_open = Vec::new();
+    for _ in work.rounds("connections over HTTP/2") {
+        let target =
+            target("evermux-unix")?.with_env("SSL_CERT_FILE", stage.authority().display().to_string());
+        let evermux = start_alone(&mut stage, target).await?;
+        let [busy, _] = at_once(&mut stage, &evermux, load).await?;
+        evermux.end().await?;
+        #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
+        most_open.push(busy as f64);
+    }
+    stage.end().await?;
+    Ok(most_open)
+}
+
 pub(super) async fn measure(work: &mut Work) -> Result<()> {
     let mut stage = work.stage(Reply::Json, true).await?;
     let clients = work.amounts.few_links;
     let load = Load::of(clients, work.amounts.calls.div_ceil(clients), 100);
     let mut counts: [Vec<f64>; 4] = Default::default();
     for _ in work.rounds("connections") {
-        let evermux = start_alone(&mut stage, "evermux-unix").await?;
+        let evermux = start_alone(&mut stage, target("evermux-unix")?).await?;
         let turns = in_turn(&mut stage, &evermux, clients).await?;
         let [busy, made] = at_once(&mut stage, &evermux, Load { listens: true, ..load }).await?;
         evermux.end().await?;
-        let relay = start_alone(&mut stage, "relay").await?;
+        let relay = start_alone(&mut stage, target("relay")?).await?;
         let [relayed, _] = at_once(&mut stage, &relay, load).await?;
         relay.end().await?;
         for (values, count) in counts.iter_mut().zip([turns, busy, made, relayed]) {
@@ -72,10 +89,12 @@ pub(super) async fn measure(work: &mut Work) -> Result<()> {
         }
     }
     stage.end().await?;
+    let http2 = over_http2(work, Load { listens: true, ..load }).await?;
     let [turns, busy, made, relayed] = counts;
     let detail = format!("{clients} clients");
     work.figures.add("connections.turns", &*detail, turns)?;
     work.figures.add("connections.busy", &*detail, busy)?;
     work.figures.add("connections.made", &*detail, made)?;
-    work.figures.add("connections.relay", detail, relayed)
+    work.figures.add("connections.relay", &*detail, relayed)?;
+    work.figures.add("connections.http2", detail, http2)
 }

@@ -118,6 +118,13 @@ pub(crate) const GOALS: &[Goal] = &[
     ),
     goal(Part::Connections, "connections.made", "upstream connections made meanwhile", "", None),
     goal(Part::Connections, "connections.relay", "most at once through the relay", "", None),
+    goal(
+        Part::Connections,
+        "connections.http2",
+        "most upstream connections at once over HTTP/2, clients call at once",
+        "",
+        Some(AtMost(1.0)),
+    ),
     goal(Part::Cold, "cold.serving", "from the start to a result, with records", "ms", Some(AtMost(300.0))),
     goal(Part::Cold, "cold.session", "resident per dormant session (Pss)", "KiB", Some(AtMost(8.0))),
     goal(Part::Cold, "cold.empty", "from the start to a result, no record", "ms", None),
