@@ -38,11 +38,12 @@ async fn in_turn(stage: &mut Stage, running: &Running, clients: u32) -> Result<u
             crowd.call_in_turn().await?;
         }
     }
-    let most = stage.counts().await?.most_open;
+    let after = stage.counts().await?;
+    ensure!(after.most_open >= after.open.max(1), "the upstream miscounts: {after:?}");
     for crowd in crowds {
         crowd.close().await?;
     }
-    Ok(most)
+    Ok(after.most_open)
 }
 
 /// Most open, and how many were made, while all call in a closed loop.
@@ -50,6 +51,7 @@ async fn at_once(stage: &mut Stage, running: &Running, load: Load) -> Result<[u6
     let before = stage.reset_counts().await?;
     stage.round(running, load).await?;
     let after = stage.counts().await?;
+    ensure!(after.most_open >= after.open.max(1), "the upstream miscounts: {after:?}");
     Ok([after.most_open, after.accepted - before.accepted])
 }
 

@@ -4,7 +4,7 @@
 //! context switches count wake-ups. Keep-alives are meant to wake it: one for each comment that a stream carried, two
 //! (the question and its answer) for each ping that the upstream had.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::{Work, pid, target};
 use crate::load::{Crowd, Load};
@@ -51,8 +51,9 @@ pub(super) async fn measure(work: &mut Work) -> Result<()> {
     }
     let shim = Face::open(work, "evermux-shim", 1).await?;
     tokio::time::sleep(work.amounts.settle).await;
-    for (_, face) in &mut faces {
+    for (name, face) in &mut faces {
         face.before = face.counts().await?;
+        ensure!(face.before[0] > 0, "{name} has served and was never woken");
     }
     let shim_pids = shim.crowd.pids();
     let of_shim = || shim_pids.iter().map(|pid| wake_ups(*pid)).sum::<Result<u64>>();

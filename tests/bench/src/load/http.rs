@@ -138,8 +138,7 @@ impl HttpClient {
         }
         if self.has_session {
             let request = self.request(Method::DELETE, Bytes::new())?;
-            self.sender.ready().await?;
-            self.sender.send_request(request).await?.into_body().collect().await?;
+            self.send(request).await?.into_body().collect().await?;
         }
         Ok(())
     }
@@ -153,6 +152,10 @@ impl HttpClient {
             request.headers_mut().insert(ACK_HEADER, seq.clone());
             request.headers_mut().insert(SEQ_HEADER, seq);
         }
+        self.send(request).await
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
         if self.sender.ready().await.is_err() {
             // Closed between two requests, as a server may.
             self.sender = dial(&self.endpoint.address).await?;
