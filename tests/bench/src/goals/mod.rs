@@ -122,8 +122,11 @@ pub(crate) async fn run(args: GoalsArgs) -> Result<bool> {
     if let Some(spinner) = spinner {
         spinner.end().await?;
     }
-    measured?;
-    let Work { args, figures, .. } = work;
+    let Work { args, mut figures, .. } = work;
+    if let Err(error) = measured {
+        // What is there took long to measure.
+        figures.failed.insert("all".to_owned(), format!("{error:#}"));
+    }
     say(figures.markdown().trim_end())?;
     if let Some(path) = &args.common.json {
         std::fs::write(path, serde_json::to_vec_pretty(&figures)?)
