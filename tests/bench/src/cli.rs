@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::goals::Part;
 use crate::upstream::{Reply, Spoil};
 
 const HOW: &str = "\
@@ -25,6 +26,34 @@ Examples
 
 Exit: 0 measured; 1 a wrong answer, a failure while measuring, or (--strict) a target that could not start.";
 
+const GOALS_HOW: &str = "\
+Parts (all with a fresh daemon, in this order)
+  calls        tools/call, 100 B and 10 KiB, JSON and SSE, 1, 16 and 64 clients; the socket and the port beside the
+               relay, the shim beside the byte shim: p50, p99, calls/s, CPU
+  large        1 MiB results over the same paths; extra memory is the daemon's peak resident size in the round less what
+               was resident before, in sizes of a result; a daemon for each round
+  start        a client spawns its shim, says initialize, asks for tools/list and makes a call; with a daemon running,
+               and with none (once with a recorded session, once with an empty state directory)
+  memory       what the machine pays for one more shim; the daemon with links that listen and say nothing; the daemon
+               while clients come, call and go for --minutes
+  idle         voluntary context switches of all the daemon's threads in --idle-seconds, less one for each keep-alive
+               that came out and two for each ping that the upstream had
+  connections  what the upstream counts; one of the connections is the GET stream; once more over TLS, where the
+               upstream speaks HTTP/2
+  cold         a daemon is started on what 1 000 sessions have left: from its spawn to a client's tools/list, and memory
+               against the same start on nothing; sessions of 1 000 clients (share = client) and of 1 000 upstreams
+  growth       calls/s on one session at 10, 100 and 1 000 links that all listen, against 10 in the same round
+
+  The goals themselves are a table in the source, src/goals/table.rs. A figure is the median over the rounds with
+  [min..max], and it is the median that meets the goal or does not. Every answer is checked as with `run`.
+
+Examples
+  evermux-bench goals --quick --evermux target/release/evermux        do all parts work?
+  evermux-bench goals --only start,cold --rounds 9 --json out.json
+  evermux-bench goals --only memory --minutes 60
+
+Exit: 0 measured; 1 a wrong answer, a part that failed or gave no figure, or (--strict) a goal that is not met.";
+
 /// Measures evermux as ratios to the limits of one hop.
 #[derive(Debug, Parser)]
 #[command(name = "evermux-bench", version, after_long_help = HOW, max_term_width = 110)]
@@ -38,6 +67,9 @@ pub(crate) enum Command {
     /// Measure targets beside each other and print a table of figures and ratios
     #[command(after_long_help = HOW)]
     Run(Box<RunArgs>),
+    /// Hold evermux against its goals: a table of what, goal, figure and whether it is met
+    #[command(after_long_help = GOALS_HOW)]
+    Goals(Box<GoalsArgs>),
     /// Tell which targets there are
     Targets(TargetsArgs),
     /// Put load on one endpoint and check every answer (for profiling)
@@ -70,6 +102,24 @@ pub(crate) struct UpgradeArgs {
 }
 
 #[derive(Clone, Debug, Args)]
+pub(crate) struct GoalsArgs {
+    /// Parts to measure [default: all]
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "PART")]
+    pub(crate) only: Vec<Part>,
+    /// Rounds; medians need at least five
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    /// memory: how long load is put on
+    #[arg(long, default_value_t = 1.0)]
+    pub(crate) minutes: f64,
+    /// idle: how long wake-ups are counted
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub(crate) idle_seconds: u64,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
     /// Rounds; medians need at least five
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
@@ -92,19 +142,26 @@ pub(crate) struct RunArgs {
     /// Table with further targets
     #[arg(long, value_name = "FILE")]
     pub(crate) table: Option<PathBuf>,
+    /// Also tell the memory of servers and stdio children
+    #[arg(long)]
+    pub(crate) memory: bool,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+/// What `run` and `goals` take alike.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CommonArgs {
     /// The evermux binary [default: beside this program]
     #[arg(long, value_name = "PATH")]
     pub(crate) evermux: Option<PathBuf>,
     /// Write everything as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Two rounds of few calls: shows that the parts work, not how fast they are
+    /// At most two rounds of little: shows that the parts work, not how fast they are
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Also tell the memory of servers and stdio children
-    #[arg(long)]
-    pub(crate) memory: bool,
-    /// A target that cannot start fails the run
+    /// What could not be measured fails the run: a target that could not start; with `goals`, a goal not met too
     #[arg(long)]
     pub(crate) strict: bool,
     /// Keep a nice-19 spinner on each core (the default)
@@ -177,6 +234,12 @@ pub(crate) struct UpstreamArgs {
     /// How it answers
     #[arg(long, value_enum, default_value = "json")]
     pub(crate) reply: Reply,
+    /// Hold GET streams open instead of refusing them
+    #[arg(long)]
+    pub(crate) streams: bool,
+    /// Serve HTTP/2 over TLS too, on a port of its own (the second line), with the authority's certificate in DIR/ca.pem
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tls: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) spoil: SpoilArgs,
     /// End when stdin does

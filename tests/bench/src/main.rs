@@ -6,6 +6,7 @@
 
 mod byte_shim;
 mod cli;
+mod goals;
 mod load;
 mod output;
 mod pool;
@@ -17,7 +18,9 @@ mod run;
 mod server;
 mod spin;
 mod sse;
+mod stage;
 mod targets;
+mod tls;
 mod upgrade;
 mod upstream;
 
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<bool> {
     match command {
         Command::Run(args) => return run_on_one_thread(run::run(*args)),
+        Command::Goals(args) => return run_on_one_thread(goals::run(*args)),
         Command::Targets(args) => print_targets(&args)?,
         Command::Load(args) => run_on_one_thread(put_load(args))?,
         Command::Upstream(args) => run_server(args.owned, serve_upstream(args))?,
@@ -66,8 +70,18 @@ fn dispatch(command: Command) -> Result<bool> {
 async fn serve_upstream(args: UpstreamArgs) -> Result<()> {
     let listener = Listener::bind(None).await?;
     listener.announce(upstream::MCP_PATH)?;
-    let upstream = upstream::Upstream::new(args.reply, args.spoil.corrupt_call, args.spoil.corrupt_what);
-    serve_http(listener, move |request| Arc::clone(&upstream).answer(request)).await
+    let connections = Arc::default();
+    let upstream = upstream::Upstream::new(&args, Arc::clone(&connections));
+    let handler = move |request| Arc::clone(&upstream).answer(request);
+    let plain = serve_http(listener, &connections, handler.clone());
+    match &args.tls {
+        None => plain.await,
+        Some(directory) => {
+            let secured = tls::Secured::bind(directory).await?;
+            secured.announce(upstream::MCP_PATH)?;
+            tokio::try_join!(plain, secured.serve_http2(&connections, handler)).map(|((), ())| ())
+        }
+    }
 }
 
 fn print_targets(args: &TargetsArgs) -> Result<()> {
@@ -85,12 +99,8 @@ async fn put_load(args: LoadArgs) -> Result<()> {
     let endpoint = endpoint_of(&args)?;
     let calls_per_client = args.calls.div_ceil(args.clients);
     let load = Load {
-        clients: args.clients,
-        calls_per_client,
         warm_up_per_client: calls_per_client.div_ceil(10),
-        size: args.size,
-        round: 1,
-        memory: false,
+        ..Load::of(args.clients, calls_per_client, args.size)
     };
     let sample = load::run_round(&endpoint, load, None).await?;
     say(&serde_json::to_string_pretty(&Round::from(&sample))?)

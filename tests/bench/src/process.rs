@@ -120,9 +120,19 @@ pub(crate) fn memory(pid: u32) -> Option<Memory> {
     Some(Memory { proportional: kib_of(&rollup, "Pss:")?, peak_resident: kib_of(&status, "VmHWM:")? })
 }
 
+/// Has the kernel count the largest resident size anew from here on.
+pub(crate) fn reset_peak(pid: u32) -> Result<()> {
+    let place = format!("/proc/{pid}/clear_refs");
+    std::fs::write(&place, "5").with_context(|| format!("cannot write {place}"))
+}
+
 fn kib_of(text: &str, label: &str) -> Option<u64> {
+    number_of(text, label).map(|kib| kib * 1024)
+}
+
+fn number_of(text: &str, label: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(label))?;
-    value.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+    value.split_whitespace().next()?.parse().ok()
 }
 
 /// On-CPU time of all threads that these processes have now; `None` when the kernel does not tell of any.
@@ -136,6 +146,17 @@ pub(crate) fn cpu_time(pids: &[u32]) -> Option<Duration> {
         }
     }
     (!pids.is_empty()).then(|| Duration::from_nanos(nanoseconds))
+}
+
+/// How often the threads of a process have given a core up by themselves, which is how often they had been woken.
+/// Threads that ended are not in it.
+pub(crate) fn wake_ups(pid: u32) -> Result<u64> {
+    let mut switches = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = std::fs::read_to_string(thread?.path().join("status"))?;
+        switches += number_of(&status, "voluntary_ctxt_switches:").context("no count of switches")?;
+    }
+    Ok(switches)
 }
 
 /// The load average of the last minute; `None` without `/proc`.
@@ -152,6 +173,30 @@ mod tests {
         let rollup = "Rss:   4 kB\nPss:                 210 kB\nPss_Dirty: 3 kB\n";
         assert_eq!(kib_of(rollup, "Pss:"), Some(210 * 1024));
         assert_eq!(kib_of(rollup, "VmHWM:"), None);
+    }
+
+    #[test]
+    fn a_thread_that_waits_has_been_woken() {
+        let before = wake_ups(std::process::id()).unwrap();
+        std::thread::park_timeout(Duration::from_millis(1));
+        assert!(wake_ups(std::process::id()).unwrap() > before);
+    }
+
+    #[tokio::test]
+    async fn a_peak_is_forgotten_when_it_is_reset() {
+        // A child of its own: the other tests of this process allocate too.
+        let grow = "x=$(head -c 30000000 /dev/zero | tr '\\0' x); unset x; echo grown; read line";
+        let words = ["sh", "-c", grow].map(str::to_owned);
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = OwnedChild::spawn(&words, &[], directory.path()).unwrap();
+        assert_eq!(child.first_line().await.unwrap(), "grown");
+        let pid = child.pid().unwrap();
+        let peak = || memory(pid).unwrap().peak_resident;
+        let grown = peak();
+        assert!(grown > 30_000_000);
+        reset_peak(pid).unwrap();
+        assert!(peak() < grown);
+        child.end().await.unwrap();
     }
 
     #[tokio::test]

@@ -21,7 +21,7 @@ type RelayedBody = Either<PooledBody<Incoming>, Full<Bytes>>;
 pub(crate) async fn serve(listener: Listener, upstream: &str) -> Result<()> {
     let pool = Pool::new(upstream)?;
     listener.announce(crate::upstream::MCP_PATH)?;
-    serve_http(listener, move |request| {
+    serve_http(listener, &Arc::default(), move |request| {
         let pool = Arc::clone(&pool);
         async move { relay(&pool, request).await.map(|body| body.map_err(std::io::Error::other)) }
     })

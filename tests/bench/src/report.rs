@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::load::Sample;
+use crate::targets::Running;
 use crate::upstream::Reply;
 
 /// All of a run.
@@ -31,6 +32,27 @@ pub(crate) struct Machine {
     pub(crate) load_before: Option<f64>,
 }
 
+impl Machine {
+    /// What must be known to read figures.
+    pub(crate) fn markdown(&self) -> String {
+        let Self { cores, system, spinners, load_before } = self;
+        let spinners = if *spinners {
+            "nice-19 spinners keep the cores awake"
+        } else {
+            "no spinners: halting of idle cores is in the figures"
+        };
+        let mut text = format!(
+            "{cores} cores, {system}; {spinners}. Medians with [min..max] over interleaved rounds; ratios within a round, then their median.\n"
+        );
+        if let Some(load) = load_before.filter(|load| *load > 0.5) {
+            text.push_str(&format!(
+                "The machine was busy before (load average {load:.1}): expect wide ranges.\n"
+            ));
+        }
+        text
+    }
+}
+
 /// One size of result at one number of clients.
 #[derive(Debug, Serialize)]
 pub(crate) struct Scenario {
@@ -48,6 +70,19 @@ pub(crate) struct TargetReport {
     pub(crate) figures: BTreeMap<&'static str, Spread>,
     /// Ratios to the reference; below 1 is better, but for `calls_per_second`.
     pub(crate) ratios: BTreeMap<&'static str, Spread>,
+}
+
+impl TargetReport {
+    /// Nothing measured yet.
+    pub(crate) fn of(running: &Running) -> Self {
+        Self {
+            name: running.target.name.clone(),
+            reference: running.target.reference.clone(),
+            rounds: Vec::new(),
+            figures: BTreeMap::new(),
+            ratios: BTreeMap::new(),
+        }
+    }
 }
 
 /// The figures of one round.
@@ -86,7 +121,7 @@ impl Spread {
         Some(Self { median: f64::midpoint(lower, upper), min, max })
     }
 
-    fn show(&self, digits: usize) -> String {
+    pub(crate) fn show(&self, digits: usize) -> String {
         let Self { median, min, max } = self;
         format!("{median:.digits$} [{min:.digits$}..{max:.digits$}]")
     }
@@ -136,25 +171,38 @@ const FIGURES: [Figure; 9] = [
 ];
 
 impl Scenario {
-    /// Fills in figures and ratios from the rounds. Ratios need the same round of both, so a target whose reference
-    /// failed has none.
+    /// Fills in figures and ratios from the rounds.
     pub(crate) fn evaluate(&mut self) {
-        let rounds: BTreeMap<String, Vec<Round>> =
-            self.targets.iter().map(|target| (target.name.clone(), target.rounds.clone())).collect();
-        for target in &mut self.targets {
-            let reference = target.reference.as_ref().and_then(|name| rounds.get(name));
+        let ratios: Vec<_> = self
+            .targets
+            .iter()
+            .map(|target| {
+                let of = |(name, _)| Some((name, Spread::of(self.ratios_of(&target.name, name))?));
+                FIGURES.into_iter().filter_map(of).collect()
+            })
+            .collect();
+        for (target, ratios) in self.targets.iter_mut().zip(ratios) {
+            target.ratios = ratios;
             for (name, figure) in FIGURES {
-                let values = target.rounds.iter().filter_map(figure).collect();
-                if let Some(spread) = Spread::of(values) {
+                if let Some(spread) = Spread::of(target.rounds.iter().filter_map(figure).collect()) {
                     target.figures.insert(name, spread);
-                }
-                let pairs = target.rounds.iter().zip(reference.into_iter().flatten());
-                let ratios = pairs.filter_map(|(own, limit)| Some(figure(own)? / figure(limit)?));
-                if let Some(spread) = Spread::of(ratios.filter(|ratio| ratio.is_finite()).collect()) {
-                    target.ratios.insert(name, spread);
                 }
             }
         }
+    }
+
+    /// A target's figure as the ratio to its reference, round by round. Ratios need the same round of both, so a target
+    /// whose reference failed has none.
+    pub(crate) fn ratios_of(&self, target: &str, figure: &str) -> Vec<f64> {
+        let find = |name: &str| self.targets.iter().find(|target| target.name == name);
+        let Some(target) = find(target) else { return Vec::new() };
+        let Some(reference) = target.reference.as_deref().and_then(find) else { return Vec::new() };
+        let Some((_, figure)) = FIGURES.into_iter().find(|(name, _)| *name == figure) else {
+            return Vec::new();
+        };
+        let pairs = target.rounds.iter().zip(&reference.rounds);
+        let ratios = pairs.filter_map(|(own, limit)| Some(figure(own)? / figure(limit)?));
+        ratios.filter(|ratio| ratio.is_finite()).collect()
     }
 
     fn markdown(&self, report: &Report) -> String {
@@ -204,20 +252,7 @@ fn row(name: &str, spreads: &BTreeMap<&'static str, Spread>, columns: &[(&str, u
 impl Report {
     /// The tables, with what must be known to read them.
     pub(crate) fn markdown(&self) -> String {
-        let Machine { cores, system, spinners, load_before } = &self.machine;
-        let spinners = if *spinners {
-            "nice-19 spinners keep the cores awake"
-        } else {
-            "no spinners: halting of idle cores is in the figures"
-        };
-        let mut text = format!(
-            "{cores} cores, {system}; {spinners}. Medians with [min..max] over interleaved rounds; ratios within a round, then their median.\n"
-        );
-        if let Some(load) = load_before.filter(|load| *load > 0.5) {
-            text.push_str(&format!(
-                "The machine was busy before (load average {load:.1}): expect wide ranges.\n"
-            ));
-        }
+        let mut text = self.machine.markdown();
         if self.quick || self.rounds < 5 {
             text.push_str("Too few rounds to hold anyone to these figures.\n");
         }

@@ -7,6 +7,8 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -50,8 +52,47 @@ impl Listener {
     }
 }
 
+/// How many connections a server has had.
+#[derive(Default)]
+pub(crate) struct Connections {
+    accepted: AtomicU64,
+    open: AtomicU64,
+    most_open: AtomicU64,
+}
+
+impl Connections {
+    /// Accepted, open, and most open at once since the last `reset`.
+    pub(crate) fn tell(&self, reset: bool) -> (u64, u64, u64) {
+        let open = self.open.load(Ordering::Relaxed);
+        if reset {
+            self.most_open.store(open, Ordering::Relaxed);
+        }
+        (self.accepted.load(Ordering::Relaxed), open, self.most_open.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn count(self: &Arc<Self>) -> Counted {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_open.fetch_max(open, Ordering::Relaxed);
+        Counted(Arc::clone(self))
+    }
+}
+
+/// A connection that is open.
+pub(crate) struct Counted(Arc<Connections>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Serves HTTP/1.1 until accepting fails.
-pub(crate) async fn serve_http<F, W, B>(listener: Listener, handler: F) -> Result<()>
+pub(crate) async fn serve_http<F, W, B>(
+    listener: Listener,
+    connections: &Arc<Connections>,
+    handler: F,
+) -> Result<()>
 where
     F: Fn(Request<Incoming>) -> W + Clone + Send + 'static,
     W: Future<Output = Response<B>> + Send + 'static,
@@ -63,14 +104,16 @@ where
             Listener::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                spawn_connection(stream, handler.clone());
+                spawn_connection(stream, connections.count(), handler.clone());
             }
-            Listener::Unix(listener) => spawn_connection(listener.accept().await?.0, handler.clone()),
+            Listener::Unix(listener) => {
+                spawn_connection(listener.accept().await?.0, connections.count(), handler.clone());
+            }
         }
     }
 }
 
-fn spawn_connection<S, F, W, B>(stream: S, handler: F)
+fn spawn_connection<S, F, W, B>(stream: S, counted: Counted, handler: F)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     F: Fn(Request<Incoming>) -> W + Send + 'static,
@@ -83,6 +126,7 @@ where
         async move { Ok::<_, Infallible>(response.await) }
     });
     tokio::spawn(async move {
+        let _open = counted;
         // A connection that breaks is the peer's news; it finds out by its missing answer.
         let _ =
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;

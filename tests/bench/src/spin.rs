@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
+use crate::output::talk;
 use crate::process::OwnedChild;
 
 /// Spins on every core until the process is ended by its owner.
@@ -23,9 +24,21 @@ pub(crate) fn run() -> Result<()> {
 
 /// Starts the spinners as a child; through `nice`, since a priority can only be set by a system call that has no safe
 /// wrapper here.
-pub(crate) fn start(bench: &Path, directory: &Path) -> Result<OwnedChild> {
+fn start(bench: &Path, directory: &Path) -> Result<OwnedChild> {
     let words = ["nice", "-n", "19", &bench.display().to_string(), "spin"].map(str::to_owned);
     OwnedChild::spawn(&words, &[], directory).context("cannot run nice")
+}
+
+/// The spinners, unless they are not wanted or cannot be started.
+pub(crate) fn start_unless(unwanted: bool, bench: &Path, directory: &Path) -> Option<OwnedChild> {
+    if unwanted {
+        return None;
+    }
+    let started = start(bench, directory);
+    if let Err(error) = &started {
+        talk(&format!("no spinners: {error:#}"));
+    }
+    started.ok()
 }
 
 /// Cores of this machine.

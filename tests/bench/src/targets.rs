@@ -108,7 +108,21 @@ pub(crate) fn select(table: &[Target], names: &[String]) -> Result<Vec<Target>> 
 pub(crate) struct Running {
     pub(crate) target: Target,
     pub(crate) endpoint: Endpoint,
-    pub(crate) server: Option<OwnedChild>,
+    server: Option<OwnedChild>,
+}
+
+impl Running {
+    /// Of its server, if it has one.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.server.as_ref().and_then(OwnedChild::pid)
+    }
+
+    pub(crate) async fn end(self) -> Result<()> {
+        match self.server {
+            Some(server) => server.end().await,
+            None => Ok(()),
+        }
+    }
 }
 
 /// Values for the placeholders that are the same for every target.
@@ -119,6 +133,12 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Target {
+    /// With one more variable.
+    pub(crate) fn with_env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.insert(name.to_owned(), value.into());
+        self
+    }
+
     /// Starts what is to start, waits until it accepts, and has one client do its handshake.
     ///
     /// # Errors

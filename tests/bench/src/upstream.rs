@@ -5,6 +5,8 @@
 //! replayed or invented answer visible to the load generator. One answer can be spoiled on purpose, to show that the
 //! generator looks.
 
+pub(crate) mod control;
+
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -22,12 +24,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use self::control::{COUNTS_PATH, Counts, RESET};
+use crate::cli::UpstreamArgs;
 use crate::protocol::{FILL, PROTOCOL_VERSION, SESSION_HEADER, write_filled};
+use crate::server::Connections;
 
-/// Path of the MCP endpoint.
+/// Path of the MCP endpoint. What stands below it is the same endpoint by another name.
 pub(crate) const MCP_PATH: &str = "/mcp";
-/// Path that tells how many calls were executed, so that a call that ran twice is seen.
-pub(crate) const CALLS_PATH: &str = "/calls";
 
 /// How a request is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
@@ -55,9 +58,12 @@ pub(crate) enum Spoil {
 /// The upstream's state. Lives as long as its process.
 pub(crate) struct Upstream {
     reply: Reply,
+    streams: bool,
     spoiled_call: Option<u64>,
     spoil: Spoil,
     calls: AtomicU64,
+    requests: AtomicU64,
+    connections: Arc<Connections>,
     sessions: Mutex<Sessions>,
 }
 
@@ -96,12 +102,14 @@ struct Arguments<'a> {
 pub(crate) struct OneFrame {
     frame: Option<Bytes>,
     length_known: bool,
+    /// Never ends by itself.
+    lasts: bool,
 }
 
 impl OneFrame {
     fn new(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self { frame: (!bytes.is_empty()).then_some(bytes), length_known: true }
+        Self { frame: (!bytes.is_empty()).then_some(bytes), length_known: true, lasts: false }
     }
 }
 
@@ -113,11 +121,16 @@ impl Body for OneFrame {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.frame.take().map(|bytes| Ok(Frame::data(bytes))))
+        match self.frame.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            // Nothing will wake it: the connection's end does.
+            None if self.lasts => Poll::Pending,
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.frame.is_none()
+        self.frame.is_none() && !self.lasts
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -130,30 +143,61 @@ impl Body for OneFrame {
 }
 
 impl Upstream {
-    pub(crate) fn new(reply: Reply, spoiled_call: Option<u64>, spoil: Spoil) -> Arc<Self> {
+    pub(crate) fn new(args: &UpstreamArgs, connections: Arc<Connections>) -> Arc<Self> {
         Arc::new(Self {
-            reply,
-            spoiled_call,
-            spoil,
+            reply: args.reply,
+            streams: args.streams,
+            spoiled_call: args.spoil.corrupt_call,
+            spoil: args.spoil.corrupt_what,
             calls: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+            connections,
             sessions: Mutex::new(Sessions::default()),
         })
     }
 
-    /// Answers one HTTP request (2025-11-25 "Streamable HTTP"; GET is refused, which the transport allows).
+    /// Answers one HTTP request (2025-11-25 "Streamable HTTP"; unless told otherwise GET is refused, which the
+    /// transport allows).
     pub(crate) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<OneFrame> {
-        match (request.method(), request.uri().path()) {
-            (&Method::GET, CALLS_PATH) => {
-                plain(StatusCode::OK, self.calls.load(Ordering::Relaxed).to_string())
-            }
-            (&Method::POST, MCP_PATH) => self.answer_post(request).await,
-            (&Method::DELETE, MCP_PATH) => {
+        let path = request.uri().path();
+        if (request.method(), path) == (&Method::GET, COUNTS_PATH) {
+            return self.tell_counts(request.uri().query() == Some(RESET));
+        }
+        if !path.strip_prefix(MCP_PATH).is_some_and(|below| below.is_empty() || below.starts_with('/')) {
+            return plain(StatusCode::NOT_FOUND, "no such path");
+        }
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match *request.method() {
+            Method::POST => self.answer_post(request).await,
+            Method::GET if self.streams => self.open_stream(request.headers()),
+            Method::DELETE => {
                 let known = session_of(request.headers()).is_some_and(|id| self.sessions().live.remove(id));
                 plain(if known { StatusCode::OK } else { StatusCode::NOT_FOUND }, "")
             }
-            (_, MCP_PATH) => plain(StatusCode::METHOD_NOT_ALLOWED, ""),
-            _ => plain(StatusCode::NOT_FOUND, "no such path"),
+            _ => plain(StatusCode::METHOD_NOT_ALLOWED, ""),
         }
+    }
+
+    fn tell_counts(&self, reset: bool) -> Response<OneFrame> {
+        let (accepted, open, most_open) = self.connections.tell(reset);
+        let counts = Counts {
+            calls: self.calls.load(Ordering::Relaxed),
+            requests: self.requests.load(Ordering::Relaxed),
+            sessions_made: self.sessions().made,
+            accepted,
+            open,
+            most_open,
+        };
+        plain(StatusCode::OK, serde_json::to_string(&counts).unwrap_or_default())
+    }
+
+    fn open_stream(&self, headers: &HeaderMap) -> Response<OneFrame> {
+        if !session_of(headers).is_some_and(|id| self.sessions().live.contains(id)) {
+            return plain(StatusCode::NOT_FOUND, "no such session");
+        }
+        let mut response = Response::new(OneFrame { frame: None, length_known: false, lasts: true });
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        response
     }
 
     async fn answer_post(&self, request: Request<Incoming>) -> Response<OneFrame> {
@@ -232,7 +276,7 @@ impl Upstream {
                 ("text/event-stream", event, false)
             }
         };
-        let mut response = Response::new(OneFrame { frame: Some(body.into()), length_known });
+        let mut response = Response::new(OneFrame { frame: Some(body.into()), length_known, lasts: false });
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         response
     }

@@ -123,3 +123,106 @@ fn leftovers(directory: &Path) -> Vec<String> {
         .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
         .collect()
 }
+
+/// The evermux beside this program, which a build of the workspace puts there.
+fn evermux() -> Option<std::path::PathBuf> {
+    let evermux = Path::new(env!("CARGO_BIN_EXE_evermux-bench")).with_file_name("evermux");
+    if evermux.exists() {
+        return Some(evermux);
+    }
+    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "evermux must be built: nothing is skipped in CI");
+    let word = b"skipped: no evermux beside evermux-bench (cargo build -p evermux)\n";
+    std::io::Write::write_all(&mut std::io::stderr(), word).unwrap();
+    None
+}
+
+fn goals(directory: &Path, arguments: &[&str]) -> Option<(Output, Value)> {
+    let evermux = evermux()?;
+    let json = directory.join("goals.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_evermux-bench"))
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("TMPDIR", directory)
+        .args(["goals", "--quick", "--no-spin", "--evermux"])
+        .arg(evermux)
+        .arg("--json")
+        .arg(&json)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    Some((output, report))
+}
+
+/// Exit 0 says that each goal of the part has a figure; here it is looked at from outside.
+fn assert_goals(part: &str, figures: &[&str]) {
+    let directory = tempfile::Builder::new().prefix("g").tempdir_in("/tmp").unwrap();
+    let Some((output, report)) = goals(directory.path(), &["--only", part]) else { return };
+    assert!(output.status.success(), "{}", stderr(&output));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("| what | goal | figure | met |"), "{table}");
+    let rows = report["rows"].as_array().unwrap();
+    for id in figures {
+        let row = rows.iter().find(|row| row["id"] == *id).unwrap();
+        assert!(row["figure"]["median"].is_number(), "{row}");
+        assert!(row["met"].is_boolean() && row["bound"].is_object(), "{row}");
+    }
+    assert!(rows.iter().all(|row| row["part"] == part));
+    assert_eq!(leftovers(directory.path()), ["goals.json"], "it leaves nothing behind");
+}
+
+#[test]
+fn calls_are_held_against_the_limits() {
+    let http = ["calls.p50", "calls.p99", "calls.rate", "calls.cpu"];
+    assert_goals("calls", &[&http[..], &["calls.shim_p50", "calls.shim_p99", "calls.shim_rate"]].concat());
+}
+
+#[test]
+fn large_results_are_weighed() {
+    assert_goals("large", &["large.rate", "large.memory"]);
+}
+
+#[test]
+fn upstream_connections_are_counted() {
+    assert_goals("connections", &["connections.turns", "connections.busy", "connections.http2"]);
+}
+
+#[test]
+fn starts_are_timed() {
+    assert_goals("start", &["start.running", "start.cold"]);
+}
+
+#[test]
+fn memory_is_weighed() {
+    assert_goals("memory", &["memory.shim", "memory.few", "memory.many", "memory.flat"]);
+}
+
+#[test]
+fn wake_ups_are_counted() {
+    assert_goals("idle", &["idle.wakeups"]);
+}
+
+#[test]
+fn recorded_sessions_are_weighed() {
+    assert_goals("cold", &["cold.serving", "cold.session"]);
+}
+
+#[test]
+fn growth_is_held_against_few_links() {
+    assert_goals("growth", &["growth.idle", "growth.all"]);
+}
+
+#[test]
+fn one_wrong_answer_fails_its_part_and_no_other() {
+    let directory = tempfile::Builder::new().prefix("g").tempdir_in("/tmp").unwrap();
+    // `idle` makes too few calls to come to it.
+    let arguments = ["--only", "idle,growth", "--corrupt-call", "20"];
+    let Some((output, report)) = goals(directory.path(), &arguments) else { return };
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let failed = report["failed"].as_object().unwrap();
+    assert!(failed["growth"].as_str().unwrap().contains("another caller's nonce"), "{failed:?}");
+    assert_eq!(failed.len(), 1);
+    let rows = report["rows"].as_array().unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["part"] == "idle"), "nothing of what failed");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("NO FIGURE for growth.idle"));
+}

@@ -1,5 +1,7 @@
 //! A client of MCP streamable HTTP over TCP or a unix socket, one connection each.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -31,6 +33,19 @@ pub(crate) struct HttpClient {
     headers: HeaderMap,
     has_session: bool,
     next_seq: u64,
+    listening: Option<Listening>,
+}
+
+/// A GET stream on a connection of its own, read as it comes. Ends with its handle.
+struct Listening {
+    reading: tokio::task::JoinHandle<()>,
+    heard: Arc<AtomicU64>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
 }
 
 impl HttpClient {
@@ -50,7 +65,7 @@ impl HttpClient {
             headers.insert(HeaderName::try_from(name)?, value.parse()?);
         }
         let (path, sender) = (endpoint.path.parse()?, dial(&endpoint.address).await?);
-        Ok(Self { endpoint, path, sender, headers, has_session: false, next_seq: 1 })
+        Ok(Self { endpoint, path, sender, headers, has_session: false, next_seq: 1, listening: None })
     }
 
     /// Sends a request and waits for its checked answer. The time ends when the answer's last byte is here, before it
@@ -90,12 +105,40 @@ impl HttpClient {
         Ok(())
     }
 
+    /// Opens the GET stream of the session.
+    pub(crate) async fn listen(&mut self) -> Result<()> {
+        let mut request = self.request(Method::GET, Bytes::new())?;
+        request.headers_mut().remove(CONTENT_TYPE);
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        let mut sender = dial(&self.endpoint.address).await?;
+        let response = sender.send_request(request).await.context("the connection broke")?;
+        let status = response.status();
+        ensure!(status == StatusCode::OK && is_event_stream(&response), "HTTP status {status}");
+        let mut body = response.into_body();
+        let heard = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&heard);
+        let reading = tokio::spawn(async move {
+            while let Some(Ok(_)) = body.frame().await {
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        self.listening = Some(Listening { reading, heard });
+        Ok(())
+    }
+
+    /// Pieces that have come on the GET stream.
+    pub(crate) fn heard(&self) -> u64 {
+        self.listening.as_ref().map_or(0, |listening| listening.heard.load(Ordering::Relaxed))
+    }
+
     /// Ends the session (2025-11-25 "Session Management": a client should; 405 is a server's right).
     pub(crate) async fn close(mut self) -> Result<()> {
+        if let Some(listening) = self.listening.take() {
+            ensure!(!listening.reading.is_finished(), "the GET stream ended before its client did");
+        }
         if self.has_session {
             let request = self.request(Method::DELETE, Bytes::new())?;
-            self.sender.ready().await?;
-            self.sender.send_request(request).await?.into_body().collect().await?;
+            self.send(request).await?.into_body().collect().await?;
         }
         Ok(())
     }
@@ -109,6 +152,10 @@ impl HttpClient {
             request.headers_mut().insert(ACK_HEADER, seq.clone());
             request.headers_mut().insert(SEQ_HEADER, seq);
         }
+        self.send(request).await
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
         if self.sender.ready().await.is_err() {
             // Closed between two requests, as a server may.
             self.sender = dial(&self.endpoint.address).await?;

@@ -63,6 +63,26 @@ pub(crate) struct Load {
     pub(crate) round: u64,
     /// Read memory before the clients end.
     pub(crate) memory: bool,
+    /// Each client also opens a GET stream (HTTP only; shims do so by themselves).
+    pub(crate) listens: bool,
+    /// So many of the clients make the measured calls; the others are there.
+    pub(crate) callers: u32,
+}
+
+impl Load {
+    /// All clients call, after no warm-up.
+    pub(crate) fn of(clients: u32, calls_per_client: u32, size: usize) -> Self {
+        Self {
+            clients,
+            calls_per_client,
+            warm_up_per_client: 0,
+            size,
+            round: 0,
+            memory: false,
+            listens: false,
+            callers: clients,
+        }
+    }
 }
 
 /// What one round of one target gave.
@@ -111,7 +131,7 @@ impl Client {
             next_id: 1,
             first_result: Duration::ZERO,
         };
-        client.handshake().await?;
+        client.handshake(load.listens).await?;
         client.call().await.context("first call")?;
         client.first_result = start.elapsed();
         for _ in 0..load.warm_up_per_client {
@@ -120,12 +140,15 @@ impl Client {
         Ok(client)
     }
 
-    async fn handshake(&mut self) -> Result<()> {
+    async fn handshake(&mut self, listens: bool) -> Result<()> {
         let id = self.take_id();
         self.exchange(&Exchange::initialize(&id)).await.context("initialize")?;
         match &mut self.link {
             Link::Http(link) => link.notify_initialized().await.context("notifications/initialized")?,
             Link::Stdio(link) => link.notify_initialized().await?,
+        }
+        if listens && let Link::Http(link) = &mut self.link {
+            link.listen().await.context("GET")?;
         }
         let id = self.take_id();
         self.exchange(&Exchange::list(&id)).await.context("tools/list")?;
@@ -162,6 +185,13 @@ impl Client {
             latencies.push(latency);
         }
         Ok((self, latencies))
+    }
+
+    fn heard(&self) -> u64 {
+        match &self.link {
+            Link::Http(link) => link.heard(),
+            Link::Stdio(_) => 0,
+        }
     }
 
     fn pid(&self) -> Option<u32> {
@@ -209,14 +239,16 @@ pub(crate) async fn probe(endpoint: &Endpoint) -> Result<()> {
 /// # Errors
 /// At the first answer that is wrong or does not come; nothing is averaged over failures.
 pub(crate) async fn run_round(endpoint: &Endpoint, load: Load, daemon: Option<u32>) -> Result<Sample> {
-    let clients = open_all(endpoint, load).await?;
-    let pids: Vec<u32> = daemon.into_iter().chain(clients.iter().filter_map(Client::pid)).collect();
-    let first_results = clients.iter().map(|client| client.first_result).collect();
+    let crowd = Crowd::open(endpoint, load).await?;
+    let pids: Vec<u32> = daemon.into_iter().chain(crowd.pids()).collect();
+    let first_results = crowd.clients.iter().map(|client| client.first_result).collect();
 
+    let mut callers = crowd.clients;
+    let mut idle = callers.split_off(callers.len().min(load.callers as usize));
     let cpu_before = process::cpu_time(&pids);
     let start = Instant::now();
     let mut running = JoinSet::new();
-    for client in clients {
+    for client in callers {
         running.spawn(client.measure(load.calls_per_client));
     }
     let mut clients = Vec::new();
@@ -238,29 +270,64 @@ pub(crate) async fn run_round(endpoint: &Endpoint, load: Load, daemon: Option<u3
         Vec::new()
     };
     let checked = u64::from(load.clients) * u64::from(1 + load.warm_up_per_client) + latencies.len();
-    close_all(clients).await?;
+    clients.append(&mut idle);
+    Crowd { clients }.close().await?;
     Ok(Sample { latencies, elapsed, checked, first_results, cpu, daemon_memory, client_memory })
 }
 
-async fn open_all(endpoint: &Endpoint, load: Load) -> Result<Vec<Client>> {
-    let mut opening = JoinSet::new();
-    for number in 0..load.clients {
-        opening.spawn(Client::open(endpoint.clone(), load, number));
-    }
-    let mut clients = Vec::new();
-    while let Some(opened) = opening.join_next().await {
-        clients.push(opened??);
-    }
-    Ok(clients)
+/// So many are opened at once: a socket's queue of connections is no longer than some hundred.
+const OPENED_AT_ONCE: usize = 64;
+
+/// Clients that have made their handshake, their first call and their warm-up.
+pub(crate) struct Crowd {
+    clients: Vec<Client>,
 }
 
-async fn close_all(clients: Vec<Client>) -> Result<()> {
-    let mut closing = JoinSet::new();
-    for client in clients {
-        closing.spawn(client.close());
+impl Crowd {
+    pub(crate) async fn open(endpoint: &Endpoint, load: Load) -> Result<Self> {
+        let mut opening = JoinSet::new();
+        let mut clients = Vec::new();
+        for number in 0..load.clients {
+            if opening.len() >= OPENED_AT_ONCE
+                && let Some(opened) = opening.join_next().await
+            {
+                clients.push(opened??);
+            }
+            opening.spawn(Client::open(endpoint.clone(), load, number));
+        }
+        while let Some(opened) = opening.join_next().await {
+            clients.push(opened??);
+        }
+        Ok(Self { clients })
     }
-    while let Some(closed) = closing.join_next().await {
-        closed?.context("closing a client")?;
+
+    /// Of those that are processes.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.clients.iter().filter_map(Client::pid).collect()
     }
-    Ok(())
+
+    /// A call of each, one after the other.
+    pub(crate) async fn call_in_turn(&mut self) -> Result<()> {
+        for client in &mut self.clients {
+            client.call().await?;
+        }
+        Ok(())
+    }
+
+    /// Pieces that have come on the GET streams.
+    pub(crate) fn heard(&self) -> u64 {
+        self.clients.iter().map(Client::heard).sum()
+    }
+
+    /// Ends each the way a client should.
+    pub(crate) async fn close(self) -> Result<()> {
+        let mut closing = JoinSet::new();
+        for client in self.clients {
+            closing.spawn(client.close());
+        }
+        while let Some(closed) = closing.join_next().await {
+            closed?.context("closing a client")?;
+        }
+        Ok(())
+    }
 }
