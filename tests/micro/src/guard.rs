@@ -102,8 +102,10 @@ fn compiler() -> Result<String> {
     Ok(String::from_utf8_lossy(&run.stdout).trim().to_owned())
 }
 
+/// What `cargo run` says comes first: two checkouts may share a target directory, and with it what was built in the other.
 fn file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.toml")
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    here.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()).join("instructions.toml")
 }
 
 fn units(done: &Replayed) -> [Unit; 5] {
