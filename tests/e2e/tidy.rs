@@ -227,7 +227,7 @@ fn has_test(text: &str, name: &str) -> bool {
 }
 
 /// Pauses in tests that are no waits, by file: nothing is taken for done because one is over.
-const PAUSES: [(&str, &str); 9] = [
+const PAUSES: [(&str, &str); 14] = [
     ("cmd/evermux/tests/connect/shim.rs", "between two looks, of `until` with its deadline"),
     ("internal/daemon/src/reactor/tests.rs", "between two looks, of `until` with its deadline"),
     (
@@ -235,6 +235,11 @@ const PAUSES: [(&str, &str); 9] = [
         "between two looks, of `until`; and a server that closes when its script says",
     ),
     ("pkgs/mcp-http/tests/pool.rs", "calls at scattered moments, so that some meet a close"),
+    ("tests/bench/src/goals/cold.rs", "between two looks, with a deadline; a tool, no test"),
+    ("tests/bench/src/goals/connections.rs", "between two looks, with a deadline; a tool, no test"),
+    ("tests/bench/src/goals/idle.rs", "so long nothing happens, which is what is measured; a tool, no test"),
+    ("tests/bench/src/goals/memory.rs", "between two looks at memory under load; a tool, no test"),
+    ("tests/bench/src/process.rs", "between two looks, with a deadline; a tool, no test"),
     ("tests/bench/src/targets.rs", "between two looks, with a deadline; a tool, no test"),
     ("tests/bench/src/upgrade.rs", "between two calls, and two looks with a deadline; a tool, no test"),
     (

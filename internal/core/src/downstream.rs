@@ -268,7 +268,7 @@ impl Hub {
         match state.numbered.get(&seq).cloned() {
             Some(Fate::Live(call)) => {
                 self.attach(call, stream);
-                self.reshow_asks(call, stream, delivery.after.as_ref());
+                self.reshow_asks(call, stream, delivery.after.as_deref());
                 true
             }
             Some(Fate::Answered(data)) => {
@@ -391,7 +391,7 @@ impl Hub {
         };
         let link = self.revive(claim);
         let after = match delivery.after {
-            Some(after) if after.is_of_call() => return self.resume_stream(stream, link, after),
+            Some(after) if after.is_of_call() => return self.resume_stream(stream, link, *after),
             other => other,
         };
         self.order(Output::Accept { stream, link: None });
@@ -408,8 +408,8 @@ impl Hub {
         }
         self.streams.insert(stream, StreamUse::Listening(link));
         match after {
-            Some(after) if self.is_told_elsewhere(link, &after) => self.await_rest(link, stream, after),
-            after => self.begin_listening(link, stream, after.as_ref()),
+            Some(after) if self.is_told_elsewhere(link, &after) => self.await_rest(link, stream, *after),
+            after => self.begin_listening(link, stream, after.as_deref()),
         }
     }
 

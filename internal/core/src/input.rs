@@ -114,7 +114,7 @@ pub struct Delivery {
     /// `Evermux-Ack`: every number below is settled for its sender.
     pub ack: Option<Seq>,
     /// `Last-Event-ID`, unsealed.
-    pub after: Option<EventClaim>,
+    pub after: Option<Box<EventClaim>>,
     /// `Evermux-Identity`: whose credentials a new link uses.
     pub identity: Option<Digest>,
     /// Part of a 2025-03-26 batch: its events carry no id.

@@ -126,7 +126,12 @@ impl Face {
         if let Some(name) = path.strip_prefix("/mcp/") {
             return self.serve_mcp(via, name, request).await;
         }
-        // Control is for whoever can open the socket; a token lets nobody stop the daemon.
+        // Boxed, as every rare way is: a connection keeps room for the largest of them for as long as it is open.
+        Box::pin(self.control(via, &path, request)).await
+    }
+
+    /// Control is for whoever can open the socket; a token lets nobody stop the daemon.
+    async fn control(&self, via: Via, path: &str, request: Request<Incoming>) -> Reply {
         match (path.strip_prefix("/control/"), via) {
             (Some("describe"), Via::Drain) => takeover::beside::describe(self, request),
             (Some(rest), Via::Drain) => drain::control(self, rest, &request),
@@ -173,7 +178,7 @@ impl Face {
         let most = self.keeper.config().limits.batch;
         let message = match request::read(&post.from, &post.headers, bytes, most)? {
             Body::One(message) => message,
-            Body::Batch(members) => return self.post_batch(post, members).await,
+            Body::Batch(members) => return Box::pin(self.post_batch(post, members)).await,
         };
         let prompt = post.is_prompt();
         let Post { via, upstream, from, delivery, .. } = post;

@@ -10,7 +10,7 @@ use evermux_core::Hub;
 use evermux_core::handover::{Manifest, Relayed};
 use evermux_core::input::{End, ExchangeId, Fact, Input, Now, Renewal, StreamId};
 use evermux_core::names::{Generation, UpstreamName};
-use evermux_core::output::{ExchangeSpec, Note, Outbox, Output, Verb};
+use evermux_core::output::{ExchangeSpec, Outbox, Output, Verb};
 use evermux_core::record::{Fingerprint, JournalEntry};
 use evermux_core::seal::Sealer;
 use evermux_store::{CallJournal, Key, Left, Persist};
@@ -473,7 +473,7 @@ impl Reactor {
                 self.parts.persist.delete(0, upstream, trajectory);
             }
             Output::Note(note) => {
-                write_note(&note);
+                notes::write(&note);
                 self.parts.audit.tell(&note, self.clocks.wall_ms());
             }
             // The connections of a process that was succeeded are to end in an order of their own.
@@ -566,41 +566,7 @@ impl Reactor {
     }
 }
 
-fn write_note(note: &Note) {
-    match note {
-        Note::Attached { upstream, trajectory, handshake, continuation, parent, status, reason } => {
-            let parent = parent.map(tracing::field::display);
-            tracing::info!(
-                %upstream, %trajectory, handshake = handshake.0, %continuation, parent, status = status.word(),
-                reason, "session attached"
-            );
-        }
-        Note::Lost { upstream, trajectory, symptom, age, silent } => {
-            let silent = silent.map(|silent| silent.as_secs());
-            tracing::warn!(
-                %upstream, %trajectory, symptom, age_s = age.as_secs(), silent_s = silent, "the upstream lost a session"
-            );
-        }
-        Note::Ended { upstream, trajectory, why, delete } => {
-            tracing::info!(%upstream, %trajectory, why, delete, "session ended");
-        }
-        Note::Trouble { upstream, what, retry_ms } => {
-            tracing::warn!(%upstream, what, retry_ms, "the upstream cannot be used");
-        }
-        Note::Unrouted { upstream, why } => {
-            tracing::warn!(%upstream, why, "a call with a handle was not routed")
-        }
-        // A crowd of short clients would push everything else out of the log; the events have them.
-        Note::Leased { upstream, trajectory, lease } => {
-            tracing::debug!(%upstream, %trajectory, %lease, "a client uses a session");
-        }
-        Note::Released { upstream, trajectory, lease, why, .. } => {
-            tracing::debug!(%upstream, %trajectory, %lease, why, "a client uses a session no more");
-        }
-        Note::Dropped(what) => tracing::debug!(what, "dropped"),
-    }
-}
-
+mod notes;
 #[cfg(test)]
 mod relays;
 #[cfg(test)]

@@ -112,7 +112,7 @@ fn is_plain(from: &Sender) -> bool {
 /// On TCP only `evermux connect` could have written one, and it does not come that way: there they are ignored.
 fn delivery(via: Via, sealer: &Sealer, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
-    let after = headers.get(EVENT_ID).and_then(|id| sealer.open_event(id.to_str().ok()?));
+    let after = headers.get(EVENT_ID).and_then(|id| sealer.open_event(id.to_str().ok()?)).map(Box::new);
     if via == Via::Tcp {
         return Ok(Delivery { after, ..Delivery::default() });
     }

@@ -383,7 +383,7 @@ fn joined(mut lines: Vec<u8>, line: &[u8]) -> Vec<u8> {
 }
 
 fn text<'a>(field: &'static str, value: &'a [u8]) -> Result<&'a str, SseError> {
-    std::str::from_utf8(value).map_err(|_| SseError::Utf8 { field })
+    simdutf8::basic::from_utf8(value).map_err(|_| SseError::Utf8 { field })
 }
 
 /// Digits only, or nothing; too many of them are a long wait and not an error.

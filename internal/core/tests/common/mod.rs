@@ -584,7 +584,7 @@ impl World {
         let delivery = Delivery {
             seq: state.numbers.then_some(evermux_core::names::Seq(seq)),
             ack: state.numbers.then(|| evermux_core::names::Seq(state.lowest_open())),
-            after: state.sent[&seq].last_event.clone(),
+            after: state.sent[&seq].last_event.clone().map(Box::new),
             identity: state.identity,
             batched: state.batched,
             ..Delivery::default()
@@ -642,7 +642,7 @@ impl World {
             stream,
             upstream: NAME.into(),
             from,
-            delivery: evermux_core::input::Delivery { after: Some(after), ..Default::default() },
+            delivery: evermux_core::input::Delivery { after: Some(Box::new(after)), ..Default::default() },
         });
         stream
     }
@@ -660,7 +660,7 @@ impl World {
             stream,
             upstream: NAME.into(),
             from,
-            delivery: evermux_core::input::Delivery { after, ..Default::default() },
+            delivery: evermux_core::input::Delivery { after: after.map(Box::new), ..Default::default() },
         });
         stream
     }

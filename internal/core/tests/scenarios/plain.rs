@@ -387,7 +387,10 @@ fn a_question_that_was_seen_is_not_shown_again() {
             stream,
             upstream: NAME.into(),
             from,
-            delivery: evermux_core::input::Delivery { after: Some(before.clone()), ..Default::default() },
+            delivery: evermux_core::input::Delivery {
+                after: Some(Box::new(before.clone())),
+                ..Default::default()
+            },
         });
         assert_eq!(w.clients[client].asked.len(), 2);
         assert_eq!(w.clients[client].asked[0], w.clients[client].asked[1]);
@@ -400,7 +403,7 @@ fn a_question_that_was_seen_is_not_shown_again() {
             stream,
             upstream: NAME.into(),
             from,
-            delivery: evermux_core::input::Delivery { after: Some(before), ..Default::default() },
+            delivery: evermux_core::input::Delivery { after: Some(Box::new(before)), ..Default::default() },
         });
         assert_eq!(w.clients[client].asked.len(), 2);
     }
@@ -417,7 +420,7 @@ fn an_event_id_opens_nothing_for_another_link() {
         stream,
         upstream: NAME.into(),
         from,
-        delivery: evermux_core::input::Delivery { after: Some(after), ..Default::default() },
+        delivery: evermux_core::input::Delivery { after: Some(Box::new(after)), ..Default::default() },
     });
     assert_eq!(w.responses[&stream].refused, Some(404));
 }
@@ -444,7 +447,10 @@ fn the_store_is_bounded_and_ends_with_its_link() {
             stream,
             upstream: NAME.into(),
             from,
-            delivery: evermux_core::input::Delivery { after: Some(after.clone()), ..Default::default() },
+            delivery: evermux_core::input::Delivery {
+                after: Some(Box::new(after.clone())),
+                ..Default::default()
+            },
         });
         w.responses[&stream].bodies.concat()
     };

@@ -286,7 +286,7 @@ fn a_client_that_does_not_number_comes_back_by_get() {
         stream,
         upstream,
         from,
-        delivery: evermux_core::input::Delivery { after, ..Default::default() },
+        delivery: evermux_core::input::Delivery { after: after.map(Box::new), ..Default::default() },
     });
     assert_eq!(w.responses[&stream].refused, Some(404), "another link's event id");
 }
