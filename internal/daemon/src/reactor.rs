@@ -38,9 +38,9 @@ const TURN: usize = 64;
 const SETTLED_WITHIN: Duration = Duration::from_millis(200);
 /// As many of them wait at most.
 const MOST_UNWRITTEN: usize = 256;
-/// A head waits so long for an event to go out with: longer than a near server takes, and shorter than anybody notices
-/// who wants to send the next message. (The runtime's clock has whole milliseconds: it is one to two.)
-const HELD_FOR: Duration = Duration::from_millis(1);
+/// A head waits so long for an event to go out with: longer than a near server takes, also with a dozen clients that
+/// call at once, and shorter than anybody notices who wants to send the next message.
+const HELD_FOR: Duration = Duration::from_millis(5);
 
 /// How far the process has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
