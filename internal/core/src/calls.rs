@@ -169,11 +169,7 @@ impl Hub {
     fn fail_one(&mut self, call: CallId, failure: &Failure) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let (stream, greeting, exchange) = (state.stream, state.greeting, state.exchange.take());
-        if failure.outcome == Outcome::Unknown && state.was_sent() {
-            let (ix, handshake, link) = (state.session, state.handshake, state.link);
-            self.note_loose(ix, handshake, link);
-        }
-        let Some(state) = self.calls.get(&call) else { return };
+        state.may_run = failure.outcome == Outcome::Unknown && state.was_sent();
         let Some(link) = self.links.get(&state.link) else { return };
         let data = Segments::from(failure.to_error(Some(&state.client_id), &link.claim.upstream));
         // Nobody would read what still comes.
@@ -223,10 +219,10 @@ impl Hub {
         for follower in self.land_failed(call, crate::failure::Outcome::Unknown) {
             self.decide_again(follower);
         }
-        let Some(state) = self.let_go(call) else { return };
-        if state.was_sent() && !state.cancelled {
-            self.note_loose(state.session, state.handshake, state.link);
+        if let Some(state) = self.calls.get_mut(&call) {
+            state.may_run = state.was_sent() && !state.cancelled;
         }
+        let Some(state) = self.let_go(call) else { return };
         if let Some(exchange) = state.exchange {
             self.abort(exchange);
         }
@@ -266,8 +262,11 @@ impl Hub {
                 session.in_flight.remove(&wire);
                 let trajectory = session.trajectory;
                 self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
-                self.note_over(trajectory, state.handshake, wire);
+                self.note_over(trajectory, state.handshake, wire, !state.may_run);
             }
+        }
+        if state.may_run {
+            self.note_loose(state.session, state.handshake, state.link);
         }
         if let Some(link) = self.links.get_mut(&state.link) {
             link.pending.remove(&(state.client_id.clone(), call));
@@ -407,7 +406,7 @@ impl Hub {
             session.in_flight.remove(&wire);
             let trajectory = session.trajectory;
             self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
-            self.note_over(trajectory, handshake, wire);
+            self.note_over(trajectory, handshake, wire, true);
         }
     }
 
