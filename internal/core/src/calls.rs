@@ -351,7 +351,7 @@ impl Hub {
             && state.attempts < MOST_ATTEMPTS
         {
             let pause = Duration::from_millis(250) * 2u32.saturating_pow(state.attempts);
-            self.forget_wire(call);
+            self.drop_wire(call, true);
             self.pause(call, retry_after.unwrap_or(pause).min(Duration::from_secs(30)));
         } else {
             let text = lost_answer(state.lost_because.as_deref());
@@ -398,15 +398,24 @@ impl Hub {
 
     /// A new sending is a new request: it gets a new id (never reused in a session's life).
     pub(crate) fn forget_wire(&mut self, call: CallId) {
+        self.drop_wire(call, false);
+    }
+
+    /// `lost`: the sending may have been processed, so it may still run and ask beside the next one.
+    fn drop_wire(&mut self, call: CallId, lost: bool) {
         let Some(state) = self.calls.get_mut(&call) else { return };
+        let may_run = lost && state.was_sent();
         let Some(wire) = state.wire.take() else { return };
-        let handshake = state.handshake;
+        let (ix, handshake, link) = (state.session, state.handshake, state.link);
         (state.cursor, state.borrowed) = (None, false);
-        if let Some(session) = self.sessions.get_mut(&state.session) {
+        if may_run {
+            self.note_loose(ix, handshake, link);
+        }
+        if let Some(session) = self.sessions.get_mut(&ix) {
             session.in_flight.remove(&wire);
             let trajectory = session.trajectory;
             self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
-            self.note_over(trajectory, handshake, wire, true);
+            self.note_over(trajectory, handshake, wire, !may_run);
         }
     }
 

@@ -25,6 +25,8 @@ struct Running {
     former: bool,
     /// Its client was told that nobody knows, or nothing. It counts for an hour, until a kill.
     lost: bool,
+    /// It never left. Its process knows that; the next one has only the journal, which says that it was sent.
+    unsent: bool,
 }
 
 /// What tells one question from another at the upstream.
@@ -86,6 +88,7 @@ impl AskRules {
                         at_ms: now_ms,
                         former: false,
                         lost: false,
+                        unsent: false,
                     },
                 );
             }
@@ -108,7 +111,7 @@ impl AskRules {
     fn end(&mut self, now_ms: u64, which: impl Fn(&(Trajectory, WireId), &Running) -> Option<bool>) {
         let cancelling = &self.cancelling;
         self.running.retain(|key, call| match which(key, call) {
-            Some(over) if over || cancelling.contains(&call.link) => false,
+            Some(over) if over || call.unsent || cancelling.contains(&call.link) => false,
             Some(_) => {
                 if !call.lost {
                     (call.lost, call.at_ms) = (true, now_ms);
@@ -149,11 +152,12 @@ impl AskRules {
                 self.answered.remove(&question);
             }
         }
-        // It never left, so it does not run; sent again it is journalled again.
+        // Sent again it is journalled again.
         if let (Fact::Ended(End::NeverWritten(_) | End::Exhausted(_)), Some((trajectory, _))) =
             (fact, self.trajectories.get(&session_of(open)))
         {
-            self.running.remove(&(*trajectory, wire_of(open)));
+            let never_left = self.running.get_mut(&(*trajectory, wire_of(open)));
+            never_left.into_iter().for_each(|call| call.unsent = true);
         }
         self.note_word(open, fact);
         let Fact::Message { message, .. } = fact else { return };
@@ -168,6 +172,7 @@ impl AskRules {
         if wire.0 == 0 {
             let running = self.running.iter().filter(|((other, _), call)| {
                 *other == trajectory
+                    && !call.unsent
                     && call.handshake == handshake
                     && (!(call.former || call.lost) || now_ms.saturating_sub(call.at_ms) < HOUR_MS)
             });
@@ -228,6 +233,6 @@ impl AskRules {
     pub fn killed(&mut self) {
         self.on_get.clear();
         self.running.retain(|_, call| !call.lost);
-        self.running.values_mut().for_each(|call| call.former = true);
+        self.running.values_mut().for_each(|call| (call.former, call.unsent) = (true, false));
     }
 }
