@@ -105,6 +105,8 @@ pub(crate) struct Call {
     pub(crate) cancel: Option<Message>,
     /// The client does not want an answer any more.
     pub(crate) cancelled: bool,
+    /// It ends without the server's word that it is over.
+    pub(crate) may_run: bool,
     pub(crate) kept: Vec<Kept>,
     /// What its client may come back for by event id.
     pub(crate) trail: Option<TrailId>,
@@ -145,6 +147,7 @@ impl Call {
             refused_in: Handshake(0),
             cancel: None,
             cancelled: false,
+            may_run: false,
             kept: Vec::new(),
             trail: None,
             deadline: None,

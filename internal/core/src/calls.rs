@@ -169,11 +169,7 @@ impl Hub {
     fn fail_one(&mut self, call: CallId, failure: &Failure) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         let (stream, greeting, exchange) = (state.stream, state.greeting, state.exchange.take());
-        if failure.outcome == Outcome::Unknown && state.was_sent() {
-            let (ix, handshake, link) = (state.session, state.handshake, state.link);
-            self.note_loose(ix, handshake, link);
-        }
-        let Some(state) = self.calls.get(&call) else { return };
+        state.may_run = failure.outcome == Outcome::Unknown && state.was_sent();
         let Some(link) = self.links.get(&state.link) else { return };
         let data = Segments::from(failure.to_error(Some(&state.client_id), &link.claim.upstream));
         // Nobody would read what still comes.
@@ -223,10 +219,10 @@ impl Hub {
         for follower in self.land_failed(call, crate::failure::Outcome::Unknown) {
             self.decide_again(follower);
         }
-        let Some(state) = self.let_go(call) else { return };
-        if state.was_sent() && !state.cancelled {
-            self.note_loose(state.session, state.handshake, state.link);
+        if let Some(state) = self.calls.get_mut(&call) {
+            state.may_run = state.was_sent() && !state.cancelled;
         }
+        let Some(state) = self.let_go(call) else { return };
         if let Some(exchange) = state.exchange {
             self.abort(exchange);
         }
@@ -266,8 +262,11 @@ impl Hub {
                 session.in_flight.remove(&wire);
                 let trajectory = session.trajectory;
                 self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
-                self.note_over(trajectory, state.handshake, wire);
+                self.note_over(trajectory, state.handshake, wire, !state.may_run);
             }
+        }
+        if state.may_run {
+            self.note_loose(state.session, state.handshake, state.link);
         }
         if let Some(link) = self.links.get_mut(&state.link) {
             link.pending.remove(&(state.client_id.clone(), call));
@@ -352,7 +351,7 @@ impl Hub {
             && state.attempts < MOST_ATTEMPTS
         {
             let pause = Duration::from_millis(250) * 2u32.saturating_pow(state.attempts);
-            self.forget_wire(call);
+            self.drop_wire(call, true);
             self.pause(call, retry_after.unwrap_or(pause).min(Duration::from_secs(30)));
         } else {
             let text = lost_answer(state.lost_because.as_deref());
@@ -399,15 +398,24 @@ impl Hub {
 
     /// A new sending is a new request: it gets a new id (never reused in a session's life).
     pub(crate) fn forget_wire(&mut self, call: CallId) {
+        self.drop_wire(call, false);
+    }
+
+    /// `lost`: the sending may have been processed, so it may still run and ask beside the next one.
+    fn drop_wire(&mut self, call: CallId, lost: bool) {
         let Some(state) = self.calls.get_mut(&call) else { return };
+        let may_run = lost && state.was_sent();
         let Some(wire) = state.wire.take() else { return };
-        let handshake = state.handshake;
+        let (ix, handshake, link) = (state.session, state.handshake, state.link);
         (state.cursor, state.borrowed) = (None, false);
-        if let Some(session) = self.sessions.get_mut(&state.session) {
+        if may_run {
+            self.note_loose(ix, handshake, link);
+        }
+        if let Some(session) = self.sessions.get_mut(&ix) {
             session.in_flight.remove(&wire);
             let trajectory = session.trajectory;
             self.order(Output::Journal(JournalEntry::Settled { trajectory, wire }));
-            self.note_over(trajectory, handshake, wire);
+            self.note_over(trajectory, handshake, wire, !may_run);
         }
     }
 

@@ -163,13 +163,25 @@ impl Hub {
     }
 
     /// A call is over in a process that drains: the active one counts on it no more.
-    pub(crate) fn note_over(&mut self, trajectory: Trajectory, handshake: Handshake, wire: WireId) {
+    pub(crate) fn note_over(
+        &mut self,
+        trajectory: Trajectory,
+        handshake: Handshake,
+        wire: WireId,
+        answered: bool,
+    ) {
         if self.is_handed_over() {
-            self.order(Output::CallOver { trajectory, handshake, wire });
+            self.order(Output::CallOver { trajectory, handshake, wire, answered });
         }
     }
 
-    pub(crate) fn on_ended_elsewhere(&mut self, trajectory: Trajectory, handshake: Handshake, wire: WireId) {
+    pub(crate) fn on_ended_elsewhere(
+        &mut self,
+        trajectory: Trajectory,
+        handshake: Handshake,
+        wire: WireId,
+        answered: bool,
+    ) {
         let mine =
             |(_, session): &(&SessionIx, &mut crate::session::Session)| session.trajectory == trajectory;
         let Some((ix, session)) = self.sessions.iter_mut().find(mine) else { return };
@@ -177,8 +189,11 @@ impl Hub {
         let is_it = session.elsewhere.calls.get(&wire).is_some_and(|call| call.handshake == handshake);
         let over = is_it.then(|| session.elsewhere.calls.remove(&wire)).flatten();
         session.elsewhere.asks.retain(|ask| (ask.wire, ask.handshake) != (wire, handshake));
-        // Whether the server answered is not said; a question of it may be on its way here.
         if let Some(call) = over {
+            if !answered && !call.cancelled {
+                self.note_loose(ix, handshake, call.link);
+            }
+            // A question of it may be on its way here all the same.
             self.note_unheard(ix, handshake, call.link);
         }
         self.end_if_over(ix);

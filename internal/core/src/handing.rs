@@ -64,8 +64,8 @@ impl Hub {
             Input::Released { generation, stream } => self.on_released(generation, *stream),
             Input::Forwarded(news) => self.on_forwarded(&news),
             Input::HandlesChanged(news) => self.apply_handles(*news),
-            Input::EndedElsewhere { trajectory, handshake, wire } => {
-                self.on_ended_elsewhere(trajectory, handshake, wire);
+            Input::EndedElsewhere { trajectory, handshake, wire, answered } => {
+                self.on_ended_elsewhere(trajectory, handshake, wire, answered);
             }
             Input::Departed { generation, journal, answers, complete } => {
                 self.on_departed(generation, journal, &answers, complete);

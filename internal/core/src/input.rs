@@ -326,6 +326,8 @@ pub enum Input {
         handshake: Handshake,
         /// Its id towards the upstream.
         wire: WireId,
+        /// As in [`CallOver`](crate::output::Output::CallOver); `false` also where that is not known.
+        answered: bool,
     },
     /// An answer that came to a process which drains has changed what handles there are.
     HandlesChanged(Box<HandleNews>),

@@ -246,6 +246,8 @@ pub enum Output {
         handshake: Handshake,
         /// Its id towards the upstream.
         wire: WireId,
+        /// Nothing of it runs at the server any more, for all that is known: it was answered, not processed, or cancelled.
+        answered: bool,
     },
 }
 

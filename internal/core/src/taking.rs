@@ -385,8 +385,10 @@ impl Hub {
             }
         }
         let mut freed = BTreeSet::new();
+        let mut left = Vec::new();
         for (ix, session) in &mut self.sessions {
-            session.elsewhere.calls.retain(|_, call| call.generation != generation);
+            let its = session.elsewhere.calls.extract_if(.., |_, call| call.generation == generation);
+            left.extend(its.map(|(_, call)| (*ix, session.trajectory, call)));
             session.elsewhere.asks.retain(|ask| ask.generation != generation);
             freed.insert(*ix);
         }
@@ -395,11 +397,29 @@ impl Hub {
         held.into_iter().for_each(|ix| self.give_up_release(ix));
         self.on_answered_before(answers, complete);
         self.remember_calls(journal);
+        self.loosen_unheard(left);
         self.welcome_arrivals();
         for ix in freed {
             self.open_standalone(ix);
             self.end_if_over(ix);
             self.later.push(Later::Chores(ix));
+        }
+    }
+}
+
+impl Hub {
+    /// Calls that a process had as it went. One that its journal has as open is in there; any other has ended, and the line that
+    /// would say how was not read.
+    fn loosen_unheard(&mut self, left: Vec<(SessionIx, Trajectory, HandedCall)>) {
+        for (ix, trajectory, call) in left.into_iter().filter(|(.., call)| !call.cancelled) {
+            let HandedCall { handshake, wire, link, .. } = call;
+            let is_it = |other: &JournalledCall| {
+                !other.settled
+                    && (other.trajectory, other.handshake, other.wire) == (trajectory, handshake, wire)
+            };
+            if !self.journal.values().chain(&self.unclaimed).any(is_it) {
+                self.note_loose(ix, handshake, link);
+            }
         }
     }
 }

@@ -495,8 +495,8 @@ impl Reactor {
             Output::Released(stream) => self.parts.neighbours.feed.tell(Line::released(&stream)),
             Output::Forward(news) => self.parts.neighbours.feed.tell(Line::forwarded(&news)),
             Output::HandlesChanged(news) => self.parts.neighbours.feed.tell(Line::handles(&news)),
-            Output::CallOver { trajectory, handshake, wire } => {
-                self.parts.neighbours.feed.tell(Line::call_over(trajectory, handshake, wire));
+            Output::CallOver { trajectory, handshake, wire, answered } => {
+                self.parts.neighbours.feed.tell(Line::call_over(trajectory, handshake, wire, answered));
             }
             Output::Prepared => {
                 if let Some(done) = self.transfer.prepared.take() {

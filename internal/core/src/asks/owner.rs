@@ -108,8 +108,13 @@ impl Hub {
     }
 
     /// The owner of the only calls that run in the session, in whatever process they were sent; or of the session.
+    /// Only the active process can tell.
     /// On a GET stream that is behind also of those that ran meanwhile.
     pub(super) fn owner_elsewhere(&self, ix: SessionIx, on_get: bool) -> Result<LinkNonce, No> {
+        // The successor has sent calls in this session that nobody tells here, also such as were routed to it.
+        if self.is_handed_over() {
+            return Err(No::Unclear);
+        }
         let session = self.sessions.get(&ix).ok_or(No::Gone)?;
         let is_owners = |owner: LinkNonce| {
             let mut here =

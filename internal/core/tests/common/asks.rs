@@ -14,7 +14,7 @@ use super::{Open, method_of, sealer};
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// A call that was sent and not settled.
+/// A call that was sent and may run: it is not settled, or it was without the server's word that it is over.
 #[derive(Debug, Clone, Copy)]
 struct Running {
     link: LinkNonce,
@@ -23,6 +23,10 @@ struct Running {
     at_ms: u64,
     /// Another process sent it: it counts for an hour.
     former: bool,
+    /// Its client was told that nobody knows, or nothing. It counts for an hour, until a kill.
+    lost: bool,
+    /// It never left. Its process knows that; the next one has only the journal, which says that it was sent.
+    unsent: bool,
 }
 
 /// What tells one question from another at the upstream.
@@ -32,6 +36,10 @@ type Question = (String, String);
 pub struct AskRules {
     owners: BTreeMap<(Trajectory, WireId), LinkNonce>,
     running: BTreeMap<(Trajectory, WireId), Running>,
+    /// Calls that the server answered or refused.
+    over: BTreeSet<(Trajectory, WireId)>,
+    /// A call whose client wants no more of it counts no more once it has ended. Which call that is is not known here.
+    cancelling: BTreeSet<LinkNonce>,
     trajectories: BTreeMap<String, (Trajectory, Handshake)>,
     /// Whose a question of the GET stream was when it came.
     on_get: BTreeMap<(Trajectory, String), Option<LinkNonce>>,
@@ -73,17 +81,49 @@ impl AskRules {
                 self.owners.insert((*trajectory, *wire), *link);
                 self.running.insert(
                     (*trajectory, *wire),
-                    Running { link: *link, seq: *seq, handshake: *handshake, at_ms: now_ms, former: false },
+                    Running {
+                        link: *link,
+                        seq: *seq,
+                        handshake: *handshake,
+                        at_ms: now_ms,
+                        former: false,
+                        lost: false,
+                        unsent: false,
+                    },
                 );
             }
-            JournalEntry::Settled { trajectory, wire } => drop(self.running.remove(&(*trajectory, *wire))),
-            JournalEntry::Acked { link, seq } => {
-                let is_over = |call: &Running| call.link == *link && call.seq.is_some_and(|own| own < *seq);
-                self.running.retain(|_, call| !is_over(call));
+            JournalEntry::Settled { trajectory, wire } => {
+                let over = self.over.contains(&(*trajectory, *wire));
+                self.end(now_ms, |key, _| (*key == (*trajectory, *wire)).then_some(over));
             }
-            JournalEntry::LinkEnded { link } => self.running.retain(|_, call| call.link != *link),
+            JournalEntry::Acked { link, seq } => {
+                let mine = |call: &Running| call.link == *link && call.seq.is_some_and(|own| own < *seq);
+                self.end(now_ms, |_, call| mine(call).then_some(false));
+            }
+            JournalEntry::LinkEnded { link } => {
+                self.end(now_ms, |_, call| (call.link == *link).then_some(false));
+            }
             JournalEntry::Cursor { .. } | JournalEntry::Answered(_) => {}
         }
+    }
+
+    /// `which`: of those that end, whether the server said that they are over.
+    fn end(&mut self, now_ms: u64, which: impl Fn(&(Trajectory, WireId), &Running) -> Option<bool>) {
+        let cancelling = &self.cancelling;
+        self.running.retain(|key, call| match which(key, call) {
+            Some(over) if over || call.unsent || cancelling.contains(&call.link) => false,
+            Some(_) => {
+                if !call.lost {
+                    (call.lost, call.at_ms) = (true, now_ms);
+                }
+                true
+            }
+            None => true,
+        });
+    }
+
+    pub fn cancelled(&mut self, link: LinkNonce) {
+        self.cancelling.insert(link);
     }
 
     pub fn recorded(&mut self, record: &Record) {
@@ -112,12 +152,14 @@ impl AskRules {
                 self.answered.remove(&question);
             }
         }
-        // It never left, so it does not run; sent again it is journalled again.
+        // Sent again it is journalled again.
         if let (Fact::Ended(End::NeverWritten(_) | End::Exhausted(_)), Some((trajectory, _))) =
             (fact, self.trajectories.get(&session_of(open)))
         {
-            self.running.remove(&(*trajectory, wire_of(open)));
+            let never_left = self.running.get_mut(&(*trajectory, wire_of(open)));
+            never_left.into_iter().for_each(|call| call.unsent = true);
         }
+        self.note_word(open, fact);
         let Fact::Message { message, .. } = fact else { return };
         if message.kind() != Kind::Request || message.method() == Some("ping") {
             return;
@@ -130,13 +172,32 @@ impl AskRules {
         if wire.0 == 0 {
             let running = self.running.iter().filter(|((other, _), call)| {
                 *other == trajectory
+                    && !call.unsent
                     && call.handshake == handshake
-                    && (!call.former || now_ms.saturating_sub(call.at_ms) < HOUR_MS)
+                    && (!(call.former || call.lost) || now_ms.saturating_sub(call.at_ms) < HOUR_MS)
             });
             let links: BTreeSet<LinkNonce> = running.map(|(_, call)| call.link).collect();
             let only = links.first().copied().filter(|_| links.len() == 1);
             self.on_get.entry((trajectory, raw_id(message))).or_insert(only);
         }
+    }
+
+    /// The server says that a call is over.
+    fn note_word(&mut self, open: &Open, fact: &Fact) {
+        let Some((trajectory, _)) = self.trajectories.get(&session_of(open)).copied() else { return };
+        let own = wire_of(open);
+        let wire = match fact {
+            Fact::Message { message, .. } if message.kind() != Kind::Request => {
+                let named = message.id().and_then(|id| id.as_number_loosely()).map(WireId);
+                let known = named.filter(|wire| self.running.contains_key(&(trajectory, *wire)));
+                Some(known.unwrap_or(own))
+            }
+            Fact::Ended(End::Refused(_) | End::TooLarge(_)) if matches!(open.spec.verb, Verb::Post(_)) => {
+                Some(own)
+            }
+            _ => None,
+        };
+        self.over.extend(wire.map(|wire| (trajectory, wire)));
     }
 
     /// A client is asked something.
@@ -171,6 +232,7 @@ impl AskRules {
 
     pub fn killed(&mut self) {
         self.on_get.clear();
-        self.running.values_mut().for_each(|call| call.former = true);
+        self.running.retain(|_, call| !call.lost);
+        self.running.values_mut().for_each(|call| (call.former, call.unsent) = (true, false));
     }
 }

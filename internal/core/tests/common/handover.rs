@@ -127,8 +127,8 @@ impl World {
             Output::HandlesChanged(news) => {
                 self.errands.push_back((self.generation, Input::HandlesChanged(news)));
             }
-            Output::CallOver { trajectory, handshake, wire } => {
-                let over = Input::EndedElsewhere { trajectory, handshake, wire };
+            Output::CallOver { trajectory, handshake, wire, answered } => {
+                let over = Input::EndedElsewhere { trajectory, handshake, wire, answered };
                 self.errands.push_back((self.generation, over));
             }
             Output::Drained => drop(self.ended.insert(at)),

@@ -557,6 +557,9 @@ impl World {
     pub fn cancel(&mut self, client: usize, seq: u64) {
         let id = self.clients[client].sent[&seq].id.clone().expect("a request");
         self.clients[client].sent.get_mut(&seq).expect("sent").cancelled = true;
+        if let Some(link) = &self.clients[client].link {
+            self.rules.asks.cancelled(link.nonce);
+        }
         self.tell(
             client,
             &format!(

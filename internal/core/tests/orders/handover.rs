@@ -7,10 +7,10 @@ use crate::play::{Op, Play};
 impl Play {
     pub(crate) fn pass_on(&mut self, op: &Op) {
         match *op {
-            Op::Prepare if !self.drained => self.w.prepare(),
+            Op::Prepare if self.may_ask() => self.w.prepare(),
             Op::Freeze => self.freeze(),
             Op::Decide(taken) => self.decide(taken),
-            Op::TakeOver if !self.drained => {
+            Op::TakeOver if self.may_ask() => {
                 self.w.prepare();
                 while let Some((ticket, ok)) = self.w.disk.force() {
                     self.w.put(Input::Persisted { ticket, ok });
@@ -36,6 +36,11 @@ impl Play {
             }
             _ => {}
         }
+    }
+
+    /// A daemon deals with one successor at a time.
+    fn may_ask(&self) -> bool {
+        !self.drained && self.w.handed.is_none()
     }
 
     fn freeze(&mut self) {

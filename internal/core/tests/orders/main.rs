@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod handover;
+mod known;
 mod plain;
 mod play;
 

@@ -325,6 +325,86 @@ fn a_question_of_a_call_that_ended_in_the_old_process_is_not_anothers() {
     assert_eq!(w.clients[clients[1]].asked.len(), 1);
 }
 
+/// Two clients, the first one's call in the old process, the second one's in the new one, whose GET stream is live; what
+/// becomes of the first call, and who is asked then.
+fn asked_after(w: &mut World, end: impl FnOnce(&mut World, ExchangeId)) -> [usize; 2] {
+    w.upstream.offers_stream = true;
+    let clients = [w.able(r#"{"elicitation":{}}"#), w.able(r#"{"elicitation":{}}"#)];
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(clients[0]);
+    let old = w.exchange("tools/call");
+    w.fact(old, head());
+    w.listen(clients[1]);
+    w.take_over();
+    w.listen(clients[1]);
+    w.advance(6_000);
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(clients[1]);
+    end(w, old);
+    w.run_errands();
+    let stream = w.exchange("GET");
+    assert_eq!(stream.0 >> 32, 2);
+    w.fact(stream, says(&form(95)));
+    clients.map(|client| w.clients[client].asked.len())
+}
+
+/// As for calls of the own process whose clients were told that nobody knows.
+#[test]
+fn a_call_that_ended_without_an_answer_in_the_old_process_may_still_ask() {
+    assert_eq!(asked_after(&mut World::new(), finish), [0, 1], "it has its answer");
+    let unheard = |w: &mut World, old| w.fact(old, cut());
+    assert_eq!(asked_after(&mut World::new(), unheard), [0, 0], "cut");
+    let gone = |w: &mut World, _| w.end_link(0);
+    assert_eq!(asked_after(&mut World::new(), gone), [0, 0], "its client has left");
+    let cancelled = |w: &mut World, old| {
+        w.cancel(0, *w.clients[0].sent.keys().last().unwrap());
+        w.fact(old, clean());
+    };
+    assert_eq!(asked_after(&mut World::new(), cancelled), [0, 1], "its client wants no more of it");
+    // For an hour.
+    let mut w = World::new();
+    assert_eq!(asked_after(&mut w, unheard), [0, 0]);
+    w.advance(3_600_000);
+    let stream = w.exchange("GET");
+    w.fact(stream, says(&form(96)));
+    assert_eq!(w.clients[1].asked.len(), 1);
+}
+
+/// Its last word was lost with it.
+#[test]
+fn a_call_of_which_its_process_said_nothing_any_more_may_still_ask() {
+    let end = |w: &mut World, old| {
+        w.cut_off = true;
+        w.fact(old, cut());
+        w.depart(1);
+        w.cut_off = false;
+    };
+    assert_eq!(asked_after(&mut World::new(), end), [0, 0]);
+}
+
+/// It does not know which calls its successor has sent meanwhile.
+#[test]
+fn a_process_that_drains_asks_nobody_what_came_on_no_calls_stream() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.able(r#"{"elicitation":{}}"#);
+    w.upstream.rule("tools/call", Answer::Hold);
+    w.call(client);
+    let call = w.exchange("tools/call");
+    w.fact(call, head());
+    w.listen(client);
+    let stream = w.exchange("GET");
+    w.cut_off = true;
+    w.take_over();
+    w.fact(stream, says(&form(97)));
+    assert!(w.clients[client].asked.is_empty());
+    // On its call's stream it is the client's for sure.
+    w.fact(call, says(&form(98)));
+    assert_eq!(w.clients[client].asked.len(), 1);
+    w.cut_off = false;
+    w.run_errands();
+}
+
 #[test]
 fn news_is_heard_once_whichever_process_reads_it() {
     let mut w = World::new();

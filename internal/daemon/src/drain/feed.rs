@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn over(wire: u64) -> Line {
-        Line::call_over(Trajectory(1), Handshake(1), WireId(wire))
+        Line::call_over(Trajectory(1), Handshake(1), WireId(wire), true)
     }
 
     fn released() -> Line {

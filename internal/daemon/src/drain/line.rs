@@ -45,6 +45,9 @@ pub(crate) struct CallOver {
     trajectory: String,
     handshake: u32,
     wire: u64,
+    /// A build from before this was told does not say it of any call: each may still run at its server.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    answered: bool,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -104,8 +107,14 @@ struct Born {
 }
 
 impl Line {
-    pub(crate) fn call_over(trajectory: Trajectory, handshake: Handshake, wire: WireId) -> Self {
-        Self::CallOver(CallOver { trajectory: trajectory.to_string(), handshake: handshake.0, wire: wire.0 })
+    pub(crate) fn call_over(
+        trajectory: Trajectory,
+        handshake: Handshake,
+        wire: WireId,
+        answered: bool,
+    ) -> Self {
+        let trajectory = trajectory.to_string();
+        Self::CallOver(CallOver { trajectory, handshake: handshake.0, wire: wire.0, answered })
     }
 
     pub(crate) fn released(stream: &ReleasedStream) -> Self {
@@ -153,6 +162,7 @@ impl Line {
                 trajectory: call.trajectory.parse().ok()?,
                 handshake: Handshake(call.handshake),
                 wire: WireId(call.wire),
+                answered: call.answered,
             }),
             Self::Released(released) => {
                 let stream = Box::new(released.stream()?);
@@ -287,13 +297,14 @@ mod tests {
         let to_all = Forwarded { told: None, ..news.clone() };
         vec![
             Line::Begin(Begin { pid: Some(4711) }),
-            Line::call_over(Trajectory(0xab), Handshake(2), WireId(9_007_199_254_740_991)),
+            Line::call_over(Trajectory(0xab), Handshake(2), WireId(9_007_199_254_740_991), false),
             Line::released(&stream),
             Line::released(&silent),
             Line::forwarded(&news),
             Line::forwarded(&to_all),
             Line::released(&telling),
             Line::handles(&handles()),
+            Line::call_over(Trajectory(0xab), Handshake(2), WireId(5), true),
         ]
     }
 
@@ -322,6 +333,18 @@ mod tests {
             text.lines().map(read).map(|one| (one.number, one.line.fact(Generation(1)).is_some())).collect()
         };
         assert_eq!(facts(NEWER), [(0, false), (1, true), (2, false), (3, true)]);
+    }
+
+    /// An older build says nothing of it.
+    #[test]
+    fn a_call_was_answered_only_if_its_line_says_so() {
+        let answered =
+            |text: &str| match serde_json::from_str::<Numbered>(text).unwrap().line.fact(Generation(1)) {
+                Some(Input::EndedElsewhere { answered, .. }) => Some(answered),
+                _ => None,
+            };
+        let told: Vec<bool> = GOLDEN.lines().filter_map(answered).collect();
+        assert_eq!(told, [false, true]);
     }
 
     #[test]

@@ -39,7 +39,7 @@ async fn a_drain_socket_takes_relays_and_tells_what_is_over() {
             }
             Input::HandOver => {
                 let (trajectory, handshake) = (Trajectory(1), Handshake(1));
-                vec![Output::CallOver { trajectory, handshake, wire: WireId(5) }]
+                vec![Output::CallOver { trajectory, handshake, wire: WireId(5), answered: true }]
             }
             _ => Vec::new(),
         }),

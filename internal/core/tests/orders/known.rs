@@ -1,0 +1,34 @@
+//! Orders that broke a promise once, as they were made up and shrunk. Each goes the same way in every run.
+
+use crate::play::{Op, Play, Share};
+
+#[track_caller]
+fn play(warm: bool, share: Share, order: &[Op]) {
+    let mut play = Play::new(warm, share);
+    order.iter().for_each(|op| play.apply(op));
+    play.finish();
+}
+
+/// A process that drains hears a question on a response that is no call's, while its successor has another client's call.
+#[test]
+fn a_process_that_drains_does_not_know_whose_calls_run_in_its_successor() {
+    use Op::*;
+    let order =
+        [TakeOver, Ask(2, 9), More(5, 21), ServeAll, Answer(2, 0, false), Serve(0, 31), Read(0), More(6, 9)];
+    play(true, Share::One, &order);
+}
+
+/// A read whose answer was lost is sent again, and the server may still be at the first one.
+#[test]
+fn a_request_that_is_sent_again_may_run_twice_and_ask() {
+    use Op::*;
+    play(true, Share::One, &[More(1, 8), Read(0), Serve(0, 10), Ask(0, 9)]);
+}
+
+/// Of a call that never left, the next process knows only that it was to be sent: it counts (decision 0013).
+#[test]
+fn what_a_former_process_journalled_counts_also_if_it_never_left() {
+    use Op::*;
+    let order = [Calm, Call(0, false), Serve(0, 9), Kill(0, 0, false), Listen(0), Calm, Ask(0, 9)];
+    play(false, Share::One, &order);
+}
