@@ -315,6 +315,7 @@ impl Reactor {
                 self.end_turn();
                 self.write_journal();
                 self.release();
+                self.take_echo();
                 self.handle(Input::Freeze);
                 // A core that was told to stop meanwhile is not frozen, and the attempt hears that by its dropped channel.
                 self.transfer.frozen = self.transfer.handed.take().is_none();
@@ -477,8 +478,15 @@ impl Reactor {
                 self.parts.audit.tell(&note, self.clocks.wall_ms());
             }
             // The connections of a process that was succeeded are to end in an order of their own.
-            Output::Drained if self.parts.neighbours.is_handed_over() => self.parts.neighbours.note_emptied(),
-            Output::Drained => drop(self.parts.phase.send_replace(Phase::Drained)),
+            Output::Drained => {
+                // The process may be gone before the time is over that its last entries may wait.
+                self.write_journal();
+                if self.parts.neighbours.is_handed_over() {
+                    self.parts.neighbours.note_emptied();
+                } else {
+                    drop(self.parts.phase.send_replace(Phase::Drained));
+                }
+            }
             takeover => self.carry_over(takeover),
         }
     }

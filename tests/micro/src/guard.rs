@@ -73,7 +73,10 @@ pub fn run(accept: bool) -> Result<bool> {
     let verdicts: Vec<Verdict> =
         counted.iter().flat_map(|(unit, counts)| judge(&accepted, unit, *counts)).collect();
     verdicts.iter().for_each(|verdict| say(&verdict.words));
-    Ok(verdicts.iter().all(|verdict| verdict.fits))
+    let is_counted = |name: &String| counted.iter().any(|(unit, _)| unit.name == name);
+    let uncounted: Vec<&String> = accepted.parts.keys().filter(|name| !is_counted(name)).collect();
+    uncounted.iter().for_each(|name| say(&format!("FAILED: {name} is accepted, and nothing counts it")));
+    Ok(uncounted.is_empty() && verdicts.iter().all(|verdict| verdict.fits))
 }
 
 /// What is not compared must not pass for compared where it matters.

@@ -195,14 +195,16 @@ async fn follow(seq: u64, incoming: Incoming, facts: &Facts) -> Input {
             tell(facts, Input::Head { seq, link }).await;
             follow_events(seq, incoming.into_events(EventLimits { max_event: EVENT_CAP }), facts).await
         }
-        Content::Json => match control::body_of(incoming, EVENT_CAP).await {
-            Ok(data) => {
-                tell(facts, Input::Head { seq, link }).await;
-                tell(facts, Input::Event { seq, event: Event { data, ..Event::default() } }).await;
-                Input::Ended { seq }
+        Content::Json => {
+            tell(facts, Input::Head { seq, link }).await;
+            match control::body_of(incoming, EVENT_CAP).await {
+                Ok(data) => {
+                    tell(facts, Input::Event { seq, event: Event { data, ..Event::default() } }).await;
+                    Input::Ended { seq }
+                }
+                Err(_cut) => Input::Cut { seq },
             }
-            Err(_cut) => Input::Cut { seq },
-        },
+        }
         Content::Empty | Content::Other(_) => Input::Accepted { seq },
     }
 }

@@ -46,6 +46,9 @@ const OUT_LIMIT: usize = 1 << 20;
 /// So long the last lines may take to leave, once all is decided.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
+/// Before a daemon counts as hanging, what has come meanwhile is looked at.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
 /// Runs the shim to its end; returns the exit code.
 pub(crate) fn run(paths: Paths, upstream: &str, no_start: bool) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot start: {error}"));
@@ -123,6 +126,8 @@ enum Woken {
 struct Awaited {
     seq: u64,
     until: Instant,
+    /// The time was over once.
+    late: bool,
     exchange: AbortHandle,
 }
 
@@ -262,11 +267,14 @@ impl Shim {
     fn ring(&mut self) {
         self.alarm.armed = None;
         let now = Instant::now();
-        if let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.until <= now)
-            && !self.inbox.is_empty()
-        {
-            // A stdout that is not read holds facts back, and the head may be among them.
-            awaited.until = now + Limits::get().head;
+        if let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.until <= now) {
+            if !self.inbox.is_empty() {
+                // A stdout that is not read holds facts back, and the head may be among them.
+                awaited.until = now + Limits::get().head;
+            } else if !std::mem::replace(&mut awaited.late, true) {
+                // A process that was stopped finds the time over and the head come, and looks at the time first.
+                awaited.until = now + SECOND_LOOK;
+            }
         }
         match self.awaited.take_if(|awaited| awaited.until <= now) {
             Some(Awaited { seq, exchange, .. }) => {
@@ -313,7 +321,7 @@ impl Shim {
                 post.more |= self.followed;
                 let (seq, until) = (post.seq, Instant::now() + Limits::get().head);
                 let exchange = self.exchanges.spawn(daemon.post(post, facts));
-                self.awaited = Some(Awaited { seq, until, exchange });
+                self.awaited = Some(Awaited { seq, until, late: false, exchange });
             }
             Order::OpenStream { link, version, last_event } => {
                 let stream = daemon.stream(link, version, last_event, facts);

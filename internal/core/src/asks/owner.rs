@@ -31,6 +31,8 @@ impl Loose {
         while self.calls.front().is_some_and(|(.., at)| now.saturating_sub(*at) >= MAY_RUN) {
             self.calls.pop_front();
         }
+        // What counts is whose they are, not how many: or one server that cuts every read would fill the list.
+        self.calls.retain(|(of, made, by, _)| (*of, *made, *by) != (ix, handshake, link));
         self.calls.push_back((ix, handshake, link, now));
         if self.calls.len() > MOST_LOOSE {
             self.calls.pop_front();
@@ -165,5 +167,26 @@ impl Hub {
             (Some(_), 1) | (None, _) => Err(No::Gone),
             (Some(_), _) => Err(No::Unclear),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One server that cuts whatever it is asked must not make everybody's questions unclear.
+    #[test]
+    fn many_calls_of_one_client_count_as_one() {
+        let mut loose = Loose::default();
+        for second in 0..3000 {
+            let now = Duration::from_secs(second);
+            loose.add(SessionIx(1), Handshake(1), LinkNonce(u128::from(second % 5)), now);
+        }
+        assert_eq!((loose.calls.len(), loose.unknown_until), (5, None));
+        assert_eq!(loose.calls.back().map(|(.., at)| *at), Some(Duration::from_secs(2999)));
+        for link in 0..1025 {
+            loose.add(SessionIx(2), Handshake(1), LinkNonce(link), Duration::from_secs(3000));
+        }
+        assert!(loose.unknown_until.is_some());
     }
 }
