@@ -484,7 +484,7 @@ impl Reactor {
                 if self.parts.neighbours.is_handed_over() {
                     self.parts.neighbours.note_emptied();
                 } else {
-                    drop(self.parts.phase.send_replace(Phase::Drained));
+                    self.parts.phase.send_replace(Phase::Drained);
                 }
             }
             takeover => self.carry_over(takeover),
