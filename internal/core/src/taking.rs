@@ -90,7 +90,7 @@ impl Hub {
                 client_id,
                 wire: call.wire?,
                 handshake,
-                cancelled: call.cancelled,
+                cancelled: call.cancelled || call.ended_before,
             })
         });
         let asks = self.asks.open_in(ix).map(|(handshake, wire, ask)| HandedAsk {

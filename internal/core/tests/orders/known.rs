@@ -32,3 +32,23 @@ fn what_a_former_process_journalled_counts_also_if_it_never_left() {
     let order = [Calm, Call(0, false), Serve(0, 9), Kill(0, 0, false), Listen(0), Calm, Ask(0, 9)];
     play(false, Share::One, &order);
 }
+
+/// The answer of a call that is settled is looked for again, as its client did not get it: no question is of that call.
+#[test]
+fn a_call_that_ended_before_a_kill_is_asked_nothing() {
+    use Op::*;
+    let order = [
+        Calm,
+        Subscribe(0, 0),
+        Serve(0, 6),
+        ListenOn(0),
+        Serve(0, 21),
+        Kill(2, 0, false),
+        Kill(0, 0, true),
+        Call(0, false),
+        Serve(0, 9),
+        Calm,
+        Ask(0, 9),
+    ];
+    play(false, Share::One, &order);
+}
