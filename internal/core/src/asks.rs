@@ -267,6 +267,9 @@ impl Hub {
             // What was kept comes again; on a call's first stream it is a second question under a used id.
             return if live { Verdict::Refused(No::Unusable) } else { Verdict::Known };
         }
+        if !live && self.is_asked_elsewhere(ix, key.handshake, key.id) {
+            return Verdict::Known;
+        }
         if let Some(verdict) = self.judge_twin(key, live) {
             return verdict;
         }

@@ -105,6 +105,8 @@ pub(crate) struct Call {
     pub(crate) cancel: Option<Message>,
     /// The client does not want an answer any more.
     pub(crate) cancelled: bool,
+    /// It had ended in a former process, and its answer is looked for again: it asks nothing more.
+    pub(crate) ended_before: bool,
     /// It ends without the server's word that it is over.
     pub(crate) may_run: bool,
     pub(crate) kept: Vec<Kept>,
@@ -147,6 +149,7 @@ impl Call {
             refused_in: Handshake(0),
             cancel: None,
             cancelled: false,
+            ended_before: false,
             may_run: false,
             kept: Vec::new(),
             trail: None,

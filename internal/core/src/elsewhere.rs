@@ -12,7 +12,7 @@ use crate::handover::{HandedAsk, HandedCall, Peer, Relayed, RelayedVerb};
 use crate::hub::Hub;
 use crate::input::{Sender, StreamId};
 use crate::link::Fate;
-use crate::names::{Generation, Handshake, LinkNonce, Seq, Trajectory, WireId};
+use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, Trajectory, WireId};
 use crate::output::Output;
 use crate::seal::EventClaim;
 use crate::session::SessionIx;
@@ -22,6 +22,8 @@ use crate::status::DrainReport;
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere {
     pub(crate) calls: BTreeMap<WireId, HandedCall>,
+    /// Calls that have ended there. Answers to what they asked are still that process's: it knows which were given.
+    pub(crate) over: BTreeMap<WireId, Generation>,
     /// Questions that wait there for an answer.
     pub(crate) asks: Vec<HandedAsk>,
     /// The one that holds the GET stream, and the clients that listen to it.
@@ -98,7 +100,8 @@ impl Hub {
     fn place_of_answer(&self, message: &Message) -> Option<Generation> {
         let (key, trajectory, wire) = self.unknown_ask(message)?;
         let session = self.sessions.values().find(|session| session.trajectory == trajectory)?;
-        let call = session.elsewhere.calls.get(&wire).map(|call| call.generation);
+        let over = session.elsewhere.over.get(&wire).copied();
+        let call = session.elsewhere.calls.get(&wire).map(|call| call.generation).or(over);
         let ask = session.elsewhere.asks.iter().find(|ask| (ask.wire, ask.ask) == (wire, key));
         // Whatever is not known to be elsewhere was asked by the predecessor, if by anybody who lives.
         call.or(ask.map(|ask| ask.generation)).or(self.living.last().copied())
@@ -131,6 +134,12 @@ impl Hub {
         self.sessions
             .get(&ix)
             .is_some_and(|session| !session.elsewhere.calls.is_empty() || !session.elsewhere.asks.is_empty())
+    }
+
+    /// A question that waits in a process that drains comes again with what the server keeps.
+    pub(crate) fn is_asked_elsewhere(&self, ix: SessionIx, handshake: Handshake, ask: Digest) -> bool {
+        let asks = self.sessions.get(&ix).map(|session| session.elsewhere.asks.as_slice());
+        asks.unwrap_or_default().iter().any(|other| (other.handshake, other.ask) == (handshake, ask))
     }
 
     /// The client goes on behind an event of the GET stream that it had in a process which drains, and that one has not
@@ -177,9 +186,8 @@ impl Hub {
 
     pub(crate) fn on_ended_elsewhere(
         &mut self,
-        trajectory: Trajectory,
-        handshake: Handshake,
-        wire: WireId,
+        generation: Generation,
+        (trajectory, handshake, wire): (Trajectory, Handshake, WireId),
         answered: bool,
     ) {
         let mine =
@@ -188,7 +196,9 @@ impl Hub {
         let ix = *ix;
         let is_it = session.elsewhere.calls.get(&wire).is_some_and(|call| call.handshake == handshake);
         let over = is_it.then(|| session.elsewhere.calls.remove(&wire)).flatten();
-        session.elsewhere.asks.retain(|ask| (ask.wire, ask.handshake) != (wire, handshake));
+        if self.living.contains(&generation) {
+            session.elsewhere.over.insert(wire, generation);
+        }
         if let Some(call) = over {
             if !answered && !call.cancelled {
                 self.note_loose(ix, handshake, call.link);

@@ -64,8 +64,8 @@ impl Hub {
             Input::Released { generation, stream } => self.on_released(generation, *stream),
             Input::Forwarded(news) => self.on_forwarded(&news),
             Input::HandlesChanged(news) => self.apply_handles(*news),
-            Input::EndedElsewhere { trajectory, handshake, wire, answered } => {
-                self.on_ended_elsewhere(trajectory, handshake, wire, answered);
+            Input::EndedElsewhere { generation, trajectory, handshake, wire, answered } => {
+                self.on_ended_elsewhere(generation, (trajectory, handshake, wire), answered);
             }
             Input::Departed { generation, journal, answers, complete } => {
                 self.on_departed(generation, journal, &answers, complete);
@@ -359,7 +359,10 @@ impl Hub {
             self.order(Output::NotMine(request.stream));
             return true;
         }
-        if let (Sender::Link(claim), RelayedVerb::EndLink) = (&request.from, &request.what) {
+        // Named under another upstream it is refused there, and goes on here.
+        if let (Sender::Link(claim), RelayedVerb::EndLink) = (&request.from, &request.what)
+            && claim.upstream == request.upstream
+        {
             let nonce = claim.nonce;
             self.forget_link(nonce);
         }

@@ -107,7 +107,7 @@ pub struct HandedCall {
     pub wire: WireId,
     /// The handshake it was sent in.
     pub handshake: Handshake,
-    /// Its client has cancelled it.
+    /// Its client has cancelled it, or only its answer is looked for: nothing is asked for it any more.
     pub cancelled: bool,
 }
 

@@ -320,6 +320,8 @@ pub enum Input {
     },
     /// A call that ran in a process that drains is over.
     EndedElsewhere {
+        /// That process.
+        generation: Generation,
         /// Its session.
         trajectory: Trajectory,
         /// Its handshake.

@@ -66,7 +66,7 @@ impl Hub {
         self.order(Output::Accept { stream, link: None });
         let call = CallId(self.count());
         let mut state = replayed(link, &sent, id.clone(), message.progress_token(), stream);
-        state.seq = Some(seq);
+        (state.seq, state.ended_before) = (Some(seq), entry.settled);
         // What the answer means for the session is in the request alone.
         state.shared = Shared::of(message);
         state.bearing = self.bearing_of_sent(state.session, message);
@@ -116,7 +116,8 @@ impl Hub {
                 let sent = Sent { session, handshake: after.handshake, wire: after.wire, cursor };
                 self.order(Output::Accept { stream, link: None });
                 let call = CallId(self.count());
-                let state = replayed(link, &sent, client_id, after.token, stream);
+                let mut state = replayed(link, &sent, client_id, after.token, stream);
+                state.ended_before = !is_open;
                 self.adopt(call, state, stream);
                 self.replay(call);
             }

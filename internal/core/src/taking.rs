@@ -90,7 +90,7 @@ impl Hub {
                 client_id,
                 wire: call.wire?,
                 handshake,
-                cancelled: call.cancelled,
+                cancelled: call.cancelled || call.ended_before,
             })
         });
         let asks = self.asks.open_in(ix).map(|(handshake, wire, ask)| HandedAsk {
@@ -202,6 +202,7 @@ impl Hub {
         session.ids = Ids::block(handed.ids.0, handed.ids.1);
         session.elsewhere = Elsewhere {
             calls: handed.calls.into_iter().map(|call| (call.wire, call)).collect(),
+            over: BTreeMap::new(),
             asks: handed.asks,
             stream: handed.stream.filter(|place| self.living.contains(place)),
         };
@@ -389,6 +390,7 @@ impl Hub {
         for (ix, session) in &mut self.sessions {
             let its = session.elsewhere.calls.extract_if(.., |_, call| call.generation == generation);
             left.extend(its.map(|(_, call)| (*ix, session.trajectory, call)));
+            session.elsewhere.over.retain(|_, place| *place != generation);
             session.elsewhere.asks.retain(|ask| ask.generation != generation);
             freed.insert(*ix);
         }

@@ -137,7 +137,7 @@ impl Hub {
         let (mut links, mut wanted) = (BTreeSet::new(), false);
         for call in running {
             links.insert(call.link);
-            wanted |= !call.cancelled;
+            wanted |= !call.cancelled && !call.ended_before;
         }
         for call in session.elsewhere.calls.values().filter(|call| call.handshake == session.handshake) {
             links.insert(call.link);

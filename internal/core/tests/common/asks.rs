@@ -43,6 +43,8 @@ pub struct AskRules {
     trajectories: BTreeMap<String, (Trajectory, Handshake)>,
     /// Whose a question of the GET stream was when it came.
     on_get: BTreeMap<(Trajectory, String), Option<LinkNonce>>,
+    /// Questions that came to a frozen core: it judges them after what came before, when it goes on.
+    waiting: BTreeSet<(Trajectory, String)>,
     asked: BTreeMap<(Trajectory, WireId), BTreeSet<String>>,
     shown: BTreeMap<Question, BTreeSet<usize>>,
     /// Answers of clients that may have reached the upstream.
@@ -144,7 +146,7 @@ impl AskRules {
         self.answers += 1;
     }
 
-    pub fn fact(&mut self, open: &Open, fact: &Fact, now_ms: u64) {
+    pub fn fact(&mut self, open: &Open, fact: &Fact, now_ms: u64, frozen: bool) {
         if let Fact::Ended(End::NeverWritten(_) | End::Exhausted(_) | End::Refused(_)) = fact {
             let text = open.message.as_ref().map(|m| (session_of(open), raw_id(m)));
             // Known not to count: it may be sent again.
@@ -170,16 +172,26 @@ impl AskRules {
         let wire = Some(wire_of(open)).filter(|wire| !own(wire)).unwrap_or(WireId(0));
         self.asked.entry((trajectory, wire)).or_default().insert(raw_id(message));
         if wire.0 == 0 {
-            let running = self.running.iter().filter(|((other, _), call)| {
-                *other == trajectory
-                    && !call.unsent
-                    && call.handshake == handshake
-                    && (!(call.former || call.lost) || now_ms.saturating_sub(call.at_ms) < HOUR_MS)
-            });
-            let links: BTreeSet<LinkNonce> = running.map(|(_, call)| call.link).collect();
-            let only = links.first().copied().filter(|_| links.len() == 1);
-            self.on_get.entry((trajectory, raw_id(message))).or_insert(only);
+            let question = (trajectory, raw_id(message));
+            if frozen && !self.on_get.contains_key(&question) {
+                self.waiting.insert(question);
+            } else {
+                let only = self.only(trajectory, handshake, now_ms);
+                self.on_get.entry(question).or_insert(only);
+            }
         }
+    }
+
+    /// The link of all calls that may run in a session.
+    fn only(&self, trajectory: Trajectory, handshake: Handshake, now_ms: u64) -> Option<LinkNonce> {
+        let running = self.running.iter().filter(|((other, _), call)| {
+            *other == trajectory
+                && !call.unsent
+                && call.handshake == handshake
+                && (!(call.former || call.lost) || now_ms.saturating_sub(call.at_ms) < HOUR_MS)
+        });
+        let links: BTreeSet<LinkNonce> = running.map(|(_, call)| call.link).collect();
+        links.first().copied().filter(|_| links.len() == 1)
     }
 
     /// The server says that a call is over.
@@ -201,14 +213,19 @@ impl AskRules {
     }
 
     /// A client is asked something.
-    pub fn shown(&mut self, client: usize, link: Option<&LinkClaim>, message: &Message) {
+    pub fn shown(&mut self, client: usize, link: Option<&LinkClaim>, message: &Message, now_ms: u64) {
         let text: String = serde_json::from_str(&raw_id(message)).expect("a client is asked under a string");
         let claim = sealer().open_ask(&text).expect("a client is asked under a sealed id");
         let link = link.expect("a link").nonce;
         assert_eq!(claim.link, link, "the id names another link than the one that is asked");
         let own = String::from_utf8_lossy(claim.id.as_raw()).into_owned();
         if claim.wire.0 == 0 {
-            let owner = self.on_get.get(&(claim.trajectory, own.clone())).copied().flatten();
+            let question = (claim.trajectory, own.clone());
+            if self.waiting.remove(&question) {
+                let only = self.only(claim.trajectory, claim.handshake, now_ms);
+                self.on_get.insert(question.clone(), only);
+            }
+            let owner = self.on_get.get(&question).copied().flatten();
             assert!(
                 self.own_sessions || owner == Some(link),
                 "B39: a question of the GET stream goes to {link:?}, not {owner:?}"
@@ -232,6 +249,7 @@ impl AskRules {
 
     pub fn killed(&mut self) {
         self.on_get.clear();
+        self.waiting.clear();
         self.running.retain(|_, call| !call.lost);
         self.running.values_mut().for_each(|call| (call.former, call.unsent) = (true, false));
     }

@@ -68,6 +68,9 @@ impl World {
         let was = std::mem::replace(&mut self.auto, false);
         let living = self.draining.keys().map(|at| Generation(*at)).collect();
         self.put(Input::TakenOver { manifest, living });
+        // It hears again what those that drain have told its predecessors.
+        let again = self.lasting.iter().filter(|(at, _)| self.draining.contains_key(at));
+        self.errands.extend(again.map(|(_, line)| (self.generation, line.clone())));
         self.configure();
         self.auto = was;
         // Its responses are its own until it says otherwise.
@@ -128,7 +131,9 @@ impl World {
                 self.errands.push_back((self.generation, Input::HandlesChanged(news)));
             }
             Output::CallOver { trajectory, handshake, wire, answered } => {
-                let over = Input::EndedElsewhere { trajectory, handshake, wire, answered };
+                let generation = Generation(at);
+                let over = Input::EndedElsewhere { generation, trajectory, handshake, wire, answered };
+                self.lasting.push((at, over.clone()));
                 self.errands.push_back((self.generation, over));
             }
             Output::Drained => drop(self.ended.insert(at)),

@@ -105,6 +105,8 @@ pub struct World {
     pub relays: BTreeMap<StreamId, (u64, evermux_core::handover::Relayed)>,
     /// What processes have told each other, on its way.
     errands: VecDeque<(u64, Input)>,
+    /// What is told again to each new successor, and by which process.
+    lasting: Vec<(u64, Input)>,
     /// Nothing gets from one process to another until it is set free.
     pub cut_off: bool,
     /// Whose orders are carried out.
@@ -188,6 +190,7 @@ impl World {
             ended: BTreeSet::new(),
             relays: BTreeMap::new(),
             errands: VecDeque::new(),
+            lasting: Vec::new(),
             cut_off: false,
             acting: 1,
             via: None,
@@ -293,7 +296,8 @@ impl World {
             return;
         }
         self.rules.fact(exchange, &fact);
-        self.rules.asks.fact(&self.open[&exchange], &fact, self.now_ms);
+        let frozen = self.handed.is_some() && exchange.0 >> 32 == self.generation;
+        self.rules.asks.fact(&self.open[&exchange], &fact, self.now_ms, frozen);
         if matches!(fact, Fact::Ended(_)) {
             self.open.remove(&exchange);
             self.rules.ended(exchange);
@@ -422,7 +426,7 @@ impl World {
         if let Ok(message) = Message::parse(data.clone())
             && message.kind() == Kind::Request
         {
-            self.rules.asks.shown(client, self.clients[client].link.as_ref(), &message);
+            self.rules.asks.shown(client, self.clients[client].link.as_ref(), &message, self.now_ms);
             if !closed {
                 self.clients[client].asked.push(asks::raw_id(&message));
             }

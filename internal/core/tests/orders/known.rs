@@ -32,3 +32,68 @@ fn what_a_former_process_journalled_counts_also_if_it_never_left() {
     let order = [Calm, Call(0, false), Serve(0, 9), Kill(0, 0, false), Listen(0), Calm, Ask(0, 9)];
     play(false, Share::One, &order);
 }
+
+/// The answer of a call that is settled is looked for again, as its client did not get it: no question is of that call.
+#[test]
+fn a_call_that_ended_before_a_kill_is_asked_nothing() {
+    use Op::*;
+    let order = [
+        Calm,
+        Subscribe(0, 0),
+        Serve(0, 6),
+        ListenOn(0),
+        Serve(0, 21),
+        Kill(2, 0, false),
+        Kill(0, 0, true),
+        Call(0, false),
+        Serve(0, 9),
+        Calm,
+        Ask(0, 9),
+    ];
+    play(false, Share::One, &order);
+}
+
+/// A link that is named under another upstream is not ended, also not in a process that drains: its calls would run again.
+#[test]
+fn a_link_that_is_named_wrongly_goes_on_in_a_process_that_drains() {
+    use Op::*;
+    play(true, Share::One, &[TakeOver, Via(0), EndLinkElsewhere(2)]);
+}
+
+/// A question that comes to a frozen core is judged after the calls that came before it.
+#[test]
+fn a_frozen_core_judges_questions_in_their_order() {
+    use Op::*;
+    let order = [Purge, Call(0, false), TakeOver, Calm, Freeze, Batched(1), Ask(0, 9)];
+    play(true, Share::One, &order);
+    let order = [TakeOver, Move, Calm, Move, Listen(0), ServeAll, Freeze, Call(0, false), More(0, 9)];
+    play(false, Share::One, &order);
+}
+
+/// It waits for its answer in the process that drains, and comes again to the successor.
+#[test]
+fn a_question_of_a_process_that_drains_is_asked_and_answered_once() {
+    use Op::*;
+    let order = [
+        Hold(2),
+        Hold(0),
+        EndLink(1),
+        EndLinkElsewhere(0),
+        Ask(0, 9),
+        TakeOver,
+        Join,
+        Answer(0, 0, false),
+        Serve(0, 0),
+        More(3, 13),
+        Answer(0, 0, false),
+    ];
+    play(true, Share::Classes, &order);
+}
+
+/// Not the newest one of those that drain, and its call is over.
+#[test]
+fn a_second_answer_finds_the_process_that_has_the_first() {
+    use Op::*;
+    let order = [TakeOver, Ask(1, 9), TakeOver, Answer(5, 0, false), More(1, 4), Answer(1, 0, false)];
+    play(true, Share::One, &order);
+}

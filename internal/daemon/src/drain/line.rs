@@ -159,6 +159,7 @@ impl Line {
         match self {
             Self::Begin(_) | Self::Unknown => None,
             Self::CallOver(call) => Some(Input::EndedElsewhere {
+                generation,
                 trajectory: call.trajectory.parse().ok()?,
                 handshake: Handshake(call.handshake),
                 wire: WireId(call.wire),
