@@ -158,7 +158,8 @@ impl AskRules {
         if let (Fact::Ended(End::NeverWritten(_) | End::Exhausted(_)), Some((trajectory, _))) =
             (fact, self.trajectories.get(&session_of(open)))
         {
-            let never_left = self.running.get_mut(&(*trajectory, wire_of(open)));
+            let posted = matches!(open.spec.verb, Verb::Post(_));
+            let never_left = self.running.get_mut(&(*trajectory, wire_of(open))).filter(|_| posted);
             never_left.into_iter().for_each(|call| call.unsent = true);
         }
         self.note_word(open, fact);

@@ -401,9 +401,10 @@ impl World {
         }
         let response = self.response(stream);
         assert!(!response.accepted && !response.ended, "a refusal after a head on {stream:?}");
+        let heard = !response.closed;
         (response.refused, response.ended, response.closed) = (Some(status), true, true);
         let (client, seq, listening) = (response.client, response.seq, response.listening);
-        if !listening {
+        if !listening && heard {
             let text = String::from_utf8_lossy(body).into_owned();
             self.clients[client].settle(seq, Reply::Message(text));
         }

@@ -97,3 +97,31 @@ fn a_second_answer_finds_the_process_that_has_the_first() {
     let order = [TakeOver, Ask(1, 9), TakeOver, Answer(5, 0, false), More(1, 4), Answer(1, 0, false)];
     play(true, Share::One, &order);
 }
+
+/// That the stream on which an answer is looked for never began says nothing of the call.
+#[test]
+fn a_call_whose_answer_cannot_be_looked_for_runs_all_the_same() {
+    use Op::*;
+    let order = [
+        More(7, 10),
+        EndLinkElsewhere(0),
+        Kill(0, 0, false),
+        Repeat(2, 0),
+        Serve(0, 25),
+        Read(2),
+        Calm,
+        EndLinkElsewhere(0),
+        Level(5, 0),
+        More(0, 9),
+    ];
+    play(true, Share::Classes, &order);
+}
+
+/// The first response is gone when the core goes on and refuses the call there.
+#[test]
+fn a_call_that_is_repeated_to_a_frozen_core_has_one_answer() {
+    use Op::*;
+    let order =
+        [Read(0), Kill(0, 0, true), TakeOver, Move, Serve(0, 9), Freeze, Call(0, false), Repeat(2, 0)];
+    play(true, Share::Own, &order);
+}
