@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
-use hyper::service::service_fn;
+use hyper::service::{Service, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -113,6 +113,21 @@ where
     }
 }
 
+/// hyper's service of a handler that never fails.
+pub(crate) fn answering<F, W, B>(
+    handler: F,
+) -> impl Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send + 'static>
+where
+    F: Fn(Request<Incoming>) -> W,
+    W: Future<Output = Response<B>> + Send + 'static,
+    B: Body,
+{
+    service_fn(move |request| {
+        let response = handler(request);
+        async move { Ok(response.await) }
+    })
+}
+
 fn spawn_connection<S, F, W, B>(stream: S, counted: Counted, handler: F)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -121,10 +136,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    let service = service_fn(move |request| {
-        let response = handler(request);
-        async move { Ok::<_, Infallible>(response.await) }
-    });
+    let service = answering(handler);
     tokio::spawn(async move {
         let _open = counted;
         // A connection that breaks is the peer's news; it finds out by its missing answer.

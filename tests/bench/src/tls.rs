@@ -2,14 +2,12 @@
 //!
 //! Clients speak HTTP/2 only where TLS agreed on it, so counting their connections takes both.
 
-use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use hyper::body::{Body, Incoming};
-use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -19,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use crate::output::say;
-use crate::server::Connections;
+use crate::server::{Connections, answering};
 
 /// The authority's certificate, in the directory that was asked for.
 pub(crate) const CA_FILE: &str = "ca.pem";
@@ -55,10 +53,7 @@ impl Secured {
             let (acceptor, handler, open) = (self.acceptor.clone(), handler.clone(), connections.count());
             tokio::spawn(async move {
                 let _open = open;
-                let service = service_fn(move |request| {
-                    let response = handler(request);
-                    async move { Ok::<_, Infallible>(response.await) }
-                });
+                let service = answering(handler);
                 // A connection that breaks, or does not trust us, is the peer's news.
                 if let Ok(stream) = acceptor.accept(stream).await {
                     let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());

@@ -43,6 +43,23 @@ async fn messages_carry_numbers_acks_link_and_version() {
     assert_eq!((last.method.as_str(), last.header("mcp-session-id")), ("DELETE", Some("link-1")));
 }
 
+/// HTTP gives no order between requests, so the next one waits for the head of this one: the daemon is not to hold it back.
+#[tokio::test]
+async fn a_message_with_others_behind_it_says_so() {
+    let (_home, daemon, mut shim) = connected().await;
+    let call = |id: u64| json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "echo", "arguments": {}}});
+    shim.send_raw([1, 2, 3].map(|id| call(id).to_string()).join("\n").as_bytes()).await;
+    for _ in 0..3 {
+        shim.answer().await;
+    }
+    shim.call(4, "echo").await;
+    shim.answer().await;
+    let posts = daemon.posts();
+    let calls = posts.iter().filter(|post| post.rpc() == "tools/call");
+    let more: Vec<_> = calls.map(|post| post.header("evermux-more").is_some()).collect();
+    assert_eq!(more, [true, true, false, false]);
+}
+
 #[tokio::test]
 async fn a_cut_call_is_repeated_under_its_number_with_its_last_event() {
     for (tool, last_event) in [("cut", None), ("refuse-head", None), ("end", Some("ev-1"))] {

@@ -302,15 +302,7 @@ fn a_question_on_the_get_stream_counts_the_calls_of_all_processes() {
 #[test]
 fn a_question_of_a_call_that_ended_in_the_old_process_is_not_anothers() {
     let mut w = World::new();
-    w.upstream.offers_stream = true;
-    let clients = [w.able(r#"{"elicitation":{}}"#), w.able(r#"{"elicitation":{}}"#)];
-    w.upstream.rule("tools/call", Answer::Hold);
-    w.call(clients[0]);
-    let old = w.exchange("tools/call");
-    w.fact(old, head());
-    w.listen(clients[1]);
-    w.take_over();
-    w.listen(clients[1]);
+    let (clients, old) = apart(&mut w);
     w.upstream.rule("tools/call", Answer::Hold);
     w.call(clients[1]);
     let answer = result_of(&w.open[&old].clone());
@@ -325,9 +317,8 @@ fn a_question_of_a_call_that_ended_in_the_old_process_is_not_anothers() {
     assert_eq!(w.clients[clients[1]].asked.len(), 1);
 }
 
-/// Two clients, the first one's call in the old process, the second one's in the new one, whose GET stream is live; what
-/// becomes of the first call, and who is asked then.
-fn asked_after(w: &mut World, end: impl FnOnce(&mut World, ExchangeId)) -> [usize; 2] {
+/// Two clients: a call of the first one in the old process, and the second one's stream in the new one.
+fn apart(w: &mut World) -> ([usize; 2], ExchangeId) {
     w.upstream.offers_stream = true;
     let clients = [w.able(r#"{"elicitation":{}}"#), w.able(r#"{"elicitation":{}}"#)];
     w.upstream.rule("tools/call", Answer::Hold);
@@ -337,6 +328,13 @@ fn asked_after(w: &mut World, end: impl FnOnce(&mut World, ExchangeId)) -> [usiz
     w.listen(clients[1]);
     w.take_over();
     w.listen(clients[1]);
+    (clients, old)
+}
+
+/// Two clients, the first one's call in the old process, the second one's in the new one, whose GET stream is live; what
+/// becomes of the first call, and who is asked then.
+fn asked_after(w: &mut World, end: impl FnOnce(&mut World, ExchangeId)) -> [usize; 2] {
+    let (clients, old) = apart(w);
     w.advance(6_000);
     w.upstream.rule("tools/call", Answer::Hold);
     w.call(clients[1]);
