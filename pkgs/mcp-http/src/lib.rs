@@ -32,6 +32,8 @@ mod client;
 mod connect;
 mod decode;
 mod error;
+pub mod exchange;
+pub mod h1;
 mod head;
 mod incoming;
 mod outgoing;

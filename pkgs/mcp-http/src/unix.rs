@@ -1,37 +1,35 @@
-//! HTTP/1 over a unix socket, on hyper alone: the shim links this and must stay small.
+//! HTTP/1 over a unix socket, with no task and no buffer but while an exchange is under way: the shim links this and
+//! must stay small.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{HOST, HeaderValue};
-use http::{Request, Response, Uri};
+use bytes::{Bytes, BytesMut};
+use http::Request;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWrite as _};
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
 
 use crate::body::RawBody;
 use crate::client::Sender;
 use crate::error::{SendError, SendErrorKind, Written, is_exhausted};
+use crate::exchange::{Broken, Exchange, Message, Wire};
+use crate::h1::{Malformed, Part};
 
 /// One client has few calls at a time; more idle connections than this only cost the server.
 const MAX_IDLE: usize = 8;
 
-/// How long a connection whose response was read may take to become usable again. It takes longer only if the
-/// server answered without reading the whole request, and then it is of no use.
-const SETTLE: Duration = Duration::from_secs(1);
+/// A connection that was not used for this long, and for less than twice, is closed: an idle one costs the server its
+/// buffers. Closed from here it can meet no request on its way.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Sends requests over a unix socket. Clones share their idle connections. Must be used within one tokio runtime.
 #[derive(Clone)]
@@ -41,34 +39,34 @@ pub struct UnixSender {
 
 struct Pool {
     path: PathBuf,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Idle>,
     /// Counts the calls of [`UnixSender::dial_anew`]: a connection made before the last one is not kept.
     era: AtomicU64,
 }
 
-/// A connection. Dropping it ends its task and closes its socket.
-struct Connection {
-    requests: SendRequest<Full<Bytes>>,
-    /// Bytes that the kernel took from us, over the connection's life.
-    written: Arc<AtomicU64>,
-    /// The pool's when it was made.
-    era: u64,
-    _task: AbortOnDrop,
+#[derive(Default)]
+struct Idle {
+    connections: Vec<Connection>,
+    /// A task looks for those that stay unused.
+    watched: bool,
 }
 
-struct AbortOnDrop(AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+/// A connection. Dropping it closes its socket.
+struct Connection {
+    stream: UnixStream,
+    /// The pool's when it was made.
+    era: u64,
+    /// The watch has seen it idle, and it was not used since.
+    seen_idle: bool,
+    /// Room for what is read next.
+    buffer: BytesMut,
 }
 
 impl UnixSender {
     /// A sender to the socket at `path`. Connects when it is first needed.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { pool: Arc::new(Pool { path, idle: Mutex::new(Vec::new()), era: AtomicU64::new(0) }) }
+        Self { pool: Arc::new(Pool { path, idle: Mutex::default(), era: AtomicU64::new(0) }) }
     }
 
     /// Uses no connection again that was made before: the socket may lead to another process by now, while the former
@@ -76,7 +74,7 @@ impl UnixSender {
     pub fn dial_anew(&self) {
         let mut idle = self.pool.idle();
         self.pool.era.fetch_add(1, Ordering::AcqRel);
-        idle.clear();
+        idle.connections.clear();
     }
 }
 
@@ -87,54 +85,69 @@ impl fmt::Debug for UnixSender {
 }
 
 impl Sender for UnixSender {
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<RawBody>, SendError> {
-        let request = origin_form(request)?;
+    async fn send(&self, request: Request<Bytes>) -> Result<http::Response<RawBody>, SendError> {
+        let message = Message::new(&request);
         // An idle connection that the server closed meanwhile is not an error as long as nothing was written.
         while let Some(connection) = self.pool.take() {
-            match connection.exchange(request.clone(), &self.pool).await {
+            match connection.exchange(message.clone(), &self.pool).await {
                 Err(SendError { written: Written::Never, .. }) => {}
                 outcome => return outcome,
             }
         }
-        Connection::open(&self.pool).await?.exchange(request, &self.pool).await
+        Connection::open(&self.pool).await?.exchange(message, &self.pool).await
     }
 }
 
 impl Pool {
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connection that was used last and still lives.
     fn take(&self) -> Option<Connection> {
         let mut idle = self.idle();
-        while let Some(connection) = idle.pop() {
-            if connection.requests.is_ready() {
+        while let Some(connection) = idle.connections.pop() {
+            if connection.is_open() {
                 return Some(connection);
             }
         }
         None
     }
 
-    fn put(&self, connection: Connection) {
+    /// Takes a connection back after its response was read to the end.
+    fn put(self: &Arc<Self>, mut connection: Connection) {
         let mut idle = self.idle();
-        idle.retain(|other| !other.requests.is_closed());
-        if idle.len() < MAX_IDLE && connection.era == self.era.load(Ordering::Acquire) {
-            idle.push(connection);
+        idle.connections.retain(Connection::is_open);
+        if idle.connections.len() >= MAX_IDLE || connection.era != self.era.load(Ordering::Acquire) {
+            return;
+        }
+        connection.seen_idle = false;
+        // An idle one holds no memory.
+        connection.buffer = BytesMut::new();
+        idle.connections.push(connection);
+        if !idle.watched
+            && let Ok(runtime) = Handle::try_current()
+        {
+            idle.watched = true;
+            runtime.spawn(watch(Arc::downgrade(self)));
         }
     }
 
-    /// Takes a connection back after its response was read to the end.
-    fn put_when_ready(self: Arc<Self>, mut connection: Connection) {
-        if connection.requests.is_ready() {
-            self.put(connection);
-        } else if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                let ready = tokio::time::timeout(SETTLE, connection.requests.ready()).await;
-                if let Ok(Ok(())) = ready {
-                    self.put(connection);
-                }
-            });
+    /// Closes what was idle at the last look and is still; false if nothing is left to look for.
+    fn close_unused(&self) -> bool {
+        let mut idle = self.idle();
+        idle.connections.retain_mut(|connection| !std::mem::replace(&mut connection.seen_idle, true));
+        idle.watched = !idle.connections.is_empty();
+        idle.watched
+    }
+}
+
+/// Ends with the last idle connection, so that a client that does nothing wakes up for nothing.
+async fn watch(pool: Weak<Pool>) {
+    loop {
+        tokio::time::sleep(IDLE_LIMIT).await;
+        if !pool.upgrade().is_some_and(|pool| pool.close_unused()) {
+            return;
         }
     }
 }
@@ -146,161 +159,100 @@ impl Connection {
             let kind = if is_exhausted(&error) { SendErrorKind::Exhausted } else { SendErrorKind::Connect };
             SendError::new(kind, Written::Never, error)
         })?;
-        let written = Arc::new(AtomicU64::new(0));
-        let io = TokioIo::new(Counting { stream, written: Arc::clone(&written) });
-        let (requests, connection) = http1::handshake(io)
-            .await
-            .map_err(|error| SendError::new(SendErrorKind::Connect, Written::Never, error))?;
-        // How the connection ended is told to the request or body that was on it.
-        let task = tokio::spawn(async move { drop(connection.await) });
-        Ok(Self { requests, written, era, _task: AbortOnDrop(task.abort_handle()) })
+        Ok(Self { stream, era, seen_idle: false, buffer: BytesMut::new() })
+    }
+
+    /// Whether an idle one may be used: the server has not closed it, and has sent nothing that nobody asked for. As far
+    /// as the runtime has seen; it costs no system call.
+    fn is_open(&self) -> bool {
+        let read = self.stream.try_read(&mut [0]);
+        matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     async fn exchange(
-        mut self,
-        request: Request<Full<Bytes>>,
+        self,
+        message: Message,
         pool: &Arc<Pool>,
-    ) -> Result<Response<RawBody>, SendError> {
-        let before = self.written.load(Ordering::Acquire);
-        match self.requests.try_send_request(request).await {
-            Ok(response) => {
-                let held = Some((self, Arc::clone(pool)));
-                Ok(response.map(|body| RawBody::new(Lease { body, held }.settled())))
-            }
-            Err(mut error) => {
-                // Either hyper hands the request back untouched, or the kernel never took a byte of it. The
-                // connection's task has ended or ends with `self`, so nothing is written later.
-                let unsent = error.take_message().is_some() || self.written.load(Ordering::Acquire) == before;
-                let written = if unsent { Written::Never } else { Written::Unknown };
-                let error = error.into_error();
-                let kind = if error.is_parse() { SendErrorKind::Protocol } else { SendErrorKind::Closed };
-                Err(SendError::new(kind, written, error))
-            }
+    ) -> Result<http::Response<RawBody>, SendError> {
+        let mut exchange = Exchange::new(self, message);
+        let head = poll_fn(|context| exchange.poll_head(context)).await?;
+        let mut response = Response { exchange: Some(exchange), pool: Arc::clone(pool) };
+        response.settle();
+        Ok(http::Response::from_parts(head, RawBody::new(response)))
+    }
+}
+
+impl Wire for Connection {
+    fn poll_write(&mut self, context: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>, room: usize) -> Poll<io::Result<Bytes>> {
+        self.buffer.reserve(room);
+        // Holds nothing between two polls.
+        ready!(pin!(self.stream.read_buf(&mut self.buffer)).poll(context))?;
+        Poll::Ready(Ok(self.buffer.split().freeze()))
+    }
+}
+
+/// An exchange that is the body of its response. Gives its connection back at the end; dropped before, it closes it.
+struct Response {
+    /// `None` once it is over.
+    exchange: Option<Exchange<Connection>>,
+    pool: Arc<Pool>,
+}
+
+impl Response {
+    fn end(&mut self) {
+        if let Some(connection) = self.exchange.take().and_then(Exchange::into_reusable) {
+            self.pool.put(connection);
         }
     }
-}
 
-/// A response's body that holds its connection and gives it back at its end.
-struct Lease {
-    body: Incoming,
-    held: Option<(Connection, Arc<Pool>)>,
-}
-
-impl Lease {
-    fn settled(mut self) -> Self {
-        self.settle();
-        self
-    }
-
+    /// Gives the connection back if nothing is to come that was not read yet.
     fn settle(&mut self) {
-        if self.body.is_end_stream() {
-            self.give_back();
-        }
-    }
-
-    fn give_back(&mut self) {
-        if let Some((connection, pool)) = self.held.take() {
-            pool.put_when_ready(connection);
+        if self.exchange.as_mut().is_some_and(Exchange::end_if_here) {
+            self.end();
         }
     }
 }
 
-impl HttpBody for Lease {
+impl HttpBody for Response {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        match &polled {
-            Poll::Ready(Some(Ok(_))) => self.settle(),
-            Poll::Ready(Some(Err(_))) => self.held = None,
-            Poll::Ready(None) => self.give_back(),
-            Poll::Pending => {}
-        }
-        polled
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let Some(exchange) = &mut self.exchange else { return Poll::Ready(None) };
+        Poll::Ready(match ready!(exchange.poll_part(context)) {
+            Ok(Part::Data(data)) => {
+                self.settle();
+                Some(Ok(Frame::data(data)))
+            }
+            Ok(Part::End) => {
+                self.end();
+                None
+            }
+            Ok(Part::Head(_)) => {
+                self.exchange = None;
+                Some(Err(Malformed::Head.into()))
+            }
+            Err(broken) => {
+                self.exchange = None;
+                Some(Err(broken))
+            }
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.exchange.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// HTTP/1 wants the path in the request line and the authority in `Host`.
-fn origin_form(request: Request<Bytes>) -> Result<Request<Full<Bytes>>, SendError> {
-    let wrong = |error: http::Error| SendError::new(SendErrorKind::Request, Written::Never, error);
-    let mut request = request.map(Full::new);
-    let uri = request.uri();
-    let host = uri.authority().map_or("localhost", |authority| authority.as_str());
-    let host = host.rsplit('@').next().unwrap_or(host);
-    let host = HeaderValue::from_str(host).map_err(|error| wrong(error.into()))?;
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let path = Uri::builder().path_and_query(path).build().map_err(wrong)?;
-    *request.uri_mut() = path;
-    request.headers_mut().entry(HOST).or_insert(host);
-    Ok(request)
-}
-
-/// Counts what the kernel took, so that "nothing was written" is known and not guessed.
-struct Counting {
-    stream: UnixStream,
-    written: Arc<AtomicU64>,
-}
-
-impl Counting {
-    fn count(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(Ok(bytes)) = &polled {
-            self.written.fetch_add(u64::try_from(*bytes).unwrap_or(u64::MAX), Ordering::Release);
-        }
-        polled
-    }
-}
-
-impl AsyncRead for Counting {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Counting {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, buffer);
-        self.count(polled)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
-        self.count(polled)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let left = self.exchange.as_ref().map_or(Some(0), Exchange::left);
+        left.map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
@@ -325,9 +277,6 @@ mod tests {
         let (_directory, listener, sender) = listening();
         let connection = Connection::open(&sender.pool).await.unwrap();
         let first = listener.accept().unwrap();
-        while !connection.requests.is_ready() {
-            tokio::task::yield_now().await;
-        }
         sender.pool.put(connection);
         drop(first);
 
@@ -343,13 +292,36 @@ mod tests {
         assert!(server.join().unwrap() > 0);
     }
 
+    /// An idle connection goes after a while, by itself; what is used meanwhile stays.
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_closed_after_a_while() {
+        let (_directory, listener, sender) = listening();
+        listener.set_nonblocking(true).unwrap();
+        let mut served = Vec::new();
+        for _ in 0..2 {
+            let connection = Connection::open(&sender.pool).await.unwrap();
+            served.push(listener.accept().unwrap().0);
+            sender.pool.put(connection);
+        }
+        tokio::time::sleep(IDLE_LIMIT + Duration::from_secs(1)).await;
+        let used = sender.pool.take().unwrap();
+        sender.pool.put(used);
+        tokio::time::sleep(IDLE_LIMIT).await;
+        assert_eq!(served[0].read(&mut [0]).unwrap(), 0, "closed");
+        served[1].set_nonblocking(true).unwrap();
+        assert_eq!(served[1].read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock, "open");
+        tokio::time::sleep(IDLE_LIMIT).await;
+        assert_eq!(served[1].read(&mut [0]).unwrap(), 0, "closed");
+        assert!(!sender.pool.idle().watched, "nothing wakes up for nothing");
+    }
+
     /// A fresh connection is not replaced: the caller decides, and is told that nothing went out.
     #[tokio::test]
     async fn a_fresh_connection_that_dies_unseen_is_reported_as_never_sent() {
         let (_directory, listener, sender) = listening();
         let connection = Connection::open(&sender.pool).await.unwrap();
         drop(listener.accept().unwrap());
-        let request = Request::post("/").body(Full::new(Bytes::from_static(b"{}"))).unwrap();
+        let request = Message::new(&Request::post("/").body(Bytes::from_static(b"{}")).unwrap());
         let error = connection.exchange(request, &sender.pool).await.unwrap_err();
         assert_eq!((error.kind, error.written), (SendErrorKind::Closed, Written::Never), "{error:?}");
     }
