@@ -7,7 +7,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use mcp_http::{Incoming, SendError, SendErrorKind, Sender as _, UnixSender};
+use mcp_http::{SendError, SendErrorKind, Sender as _, UnixSender};
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -155,11 +155,6 @@ pub(crate) fn failure(error: &ControlError, socket: &Path) -> Failure {
             .at(socket.display().to_string())
             .next("`evermux stop`, then try again: this build starts its own daemon"),
     }
-}
-
-/// `body` of a response head that was read by the MCP client.
-pub(crate) async fn body_of(incoming: Incoming, cap: usize) -> Result<Bytes, mcp_http::BodyError> {
-    incoming.into_bytes(cap).await
 }
 
 /// Whether a daemon's process holds nothing any more: it is gone, or a zombie whose parent has not looked yet. Its first

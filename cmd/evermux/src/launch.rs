@@ -21,10 +21,9 @@ pub(crate) fn daemon_command(paths: &Paths) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// While this process lives the daemon is its child, and would stay a zombie once it ends.
-pub(crate) fn reap(mut child: Child) {
-    // Not joined on purpose: it lasts as long as the daemon or this process, whichever ends first.
-    drop(tokio::spawn(async move { drop(child.wait().await) }));
+/// Waits for its end. While this process lives the daemon is its child, and would stay a zombie once it ends.
+pub(crate) async fn reap(mut child: Child) {
+    drop(child.wait().await);
 }
 
 /// The running program, also after its file was replaced by an upgrade.

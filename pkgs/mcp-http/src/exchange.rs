@@ -100,19 +100,19 @@ impl<W: Wire> Exchange<W> {
         Self { wire, unsent: message, written: false, failed: None, reader: Reader::default(), read: READ }
     }
 
-    /// The connection's, to wait for it.
-    pub fn wire(&mut self) -> &mut W {
+    /// The connection, to wait for it.
+    pub const fn wire(&self) -> &W {
+        &self.wire
+    }
+
+    /// The connection, to tell it that the wait is over.
+    pub const fn wire_mut(&mut self) -> &mut W {
         &mut self.wire
     }
 
     /// Some of the request is not written yet: writing is waited for too.
     pub fn is_writing(&self) -> bool {
         !self.unsent.is_gone()
-    }
-
-    /// No byte of the request has left.
-    pub fn is_unsent(&self) -> bool {
-        !self.written
     }
 
     /// Bytes of the body that are known to come.
@@ -149,7 +149,7 @@ impl<W: Wire> Exchange<W> {
             if let Some(part) = self.reader.next_part()? {
                 return Poll::Ready(Ok(part));
             }
-            self.write(context)?;
+            self.send(context)?;
             let bytes = ready!(self.wire.poll_read(context, self.read));
             let bytes = bytes.map_err(|error| self.failed.take().unwrap_or(error))?;
             if bytes.is_empty() {
@@ -167,9 +167,12 @@ impl<W: Wire> Exchange<W> {
         }
     }
 
-    /// Writes as much as goes. An error is one at once only if nothing went before: a server may have answered and closed
-    /// while the request was still being written.
-    fn write(&mut self, context: &mut Context<'_>) -> Result<(), Broken> {
+    /// Writes as much as goes; otherwise the first poll does.
+    ///
+    /// # Errors
+    /// Only if nothing went before: a server may have answered and closed while the request was still being written, and
+    /// [`poll_part`](Self::poll_part) finds that out.
+    pub fn send(&mut self, context: &mut Context<'_>) -> Result<(), Broken> {
         while !self.unsent.is_gone() {
             let parts = [IoSlice::new(&self.unsent.head), IoSlice::new(&self.unsent.body)];
             match self.wire.poll_write(context, &parts) {

@@ -121,8 +121,9 @@ impl fmt::Debug for SessionHeader {
 }
 
 impl Head {
-    /// `empty`: the body is known to have nothing in it.
-    pub(crate) fn new(mut parts: response::Parts, empty: bool) -> Self {
+    /// Reads one that a sender brought. `empty`: the body is known to have nothing in it.
+    #[must_use]
+    pub fn new(mut parts: response::Parts, empty: bool) -> Self {
         for name in [SESSION_ID, header::SET_COOKIE] {
             if let header::Entry::Occupied(mut entry) = parts.headers.entry(name) {
                 entry.iter_mut().for_each(|value| value.set_sensitive(true));

@@ -1,230 +1,256 @@
-//! One exchange with the daemon each: carries out an order, and tells the machine what came of it.
+//! A message on its way to the daemon and back, and the standalone stream: what they bring, as facts for the machine.
 //!
-//! No decisions here: a fact is sent for everything that happens, and the machine says what it means. The channel
-//! of facts is narrow on purpose: a stdout that is not read stops the reading of bodies here.
+//! No decisions here: a fact is told for everything that happens, and the machine says what it means. Whoever drives an
+//! exchange stops when stdout is not read; the rest waits in the socket.
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use mcp_http::{
-    BodyError, Client, Content, EventLimits, EventStream, Incoming, Outgoing, SseEvent, UnixSender, Verb,
-};
-use tokio::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+use http::response::Parts;
+use mcp_http::exchange::{Exchange, Message};
+use mcp_http::h1::{self, Part};
+use mcp_http::sse::{Decoder, SseEvent};
+use mcp_http::{Content, Head, LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 
 use super::envelope;
-use super::facts::{Event, Input, Post, Unreachable};
-use super::spawn::{StartError, ensure_daemon};
-use crate::control::{self, ControlError};
-use evermux_config::Paths;
+use super::facts::{Event, Input, Post};
+use super::socket::Socket;
 
 /// The largest event taken, in bytes: an answer may be larger than what a client may send.
 const EVENT_CAP: usize = 128 << 20;
 /// The largest error body taken, in bytes.
 const ERROR_CAP: usize = 1 << 20;
 
-const SEQ: HeaderName = HeaderName::from_static("evermux-seq");
-const ACK: HeaderName = HeaderName::from_static("evermux-ack");
-const MORE: HeaderName = HeaderName::from_static("evermux-more");
-const SHIM: HeaderName = HeaderName::from_static("evermux-shim");
-const IDENTITY: HeaderName = HeaderName::from_static("evermux-identity");
-
-/// Takes the facts.
-pub(crate) type Facts = mpsc::Sender<Input>;
-
-/// The daemon as this shim sees it: one upstream of it.
-#[derive(Clone)]
-pub(crate) struct Daemon {
-    client: Client<UnixSender>,
-    pub(super) sender: UnixSender,
-    pub(super) paths: Paths,
-    upstream: String,
+/// What an exchange is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// The message of this number.
+    Post(u64),
+    /// The standalone stream.
+    Stream,
 }
 
-impl Daemon {
-    /// `None` if the name does not fit into a URL, which no valid name does not.
-    pub(crate) fn new(paths: Paths, upstream: &str) -> Option<Self> {
-        let url = format!("http://localhost/mcp/{upstream}").parse::<Uri>().ok()?;
-        let sender = UnixSender::new(paths.socket());
-        let client = Client::new(sender.clone(), url);
-        Some(Self { client, sender, paths, upstream: upstream.to_owned() })
-    }
+/// An exchange that is under way.
+pub(crate) struct Running {
+    pub(crate) of: Of,
+    pub(crate) exchange: Exchange<Socket>,
+    /// The loop's when it began.
+    pub(crate) era: u32,
+    /// There may be more to tell.
+    pub(crate) is_ready: bool,
+    stage: Stage,
+}
 
-    /// Finds the daemon, or starts one, and hands over the variables that the upstream's headers name.
-    pub(crate) async fn reach(self, may_start: bool, facts: Facts) {
-        let fact = match self.try_reach(may_start).await {
-            Ok(identity) => Input::Reached(identity),
-            Err(why) => Input::Unreachable(why),
-        };
-        tell(&facts, fact).await;
-    }
+enum Stage {
+    Head,
+    Events(Box<Decoder>),
+    /// A body that is taken whole: an answer, or that of an error of this status.
+    Whole {
+        status: Option<u16>,
+        body: BytesMut,
+    },
+    /// All was told but the end.
+    Told,
+}
 
-    async fn try_reach(&self, may_start: bool) -> Result<Option<String>, Unreachable> {
-        // A daemon that handed over still serves its connections: what it says on an idle one is about the past.
-        self.sender.dial_anew();
-        match control::hello(&self.sender).await {
-            Ok(_) => {}
-            Err(ControlError::Nobody) if may_start => {
-                ensure_daemon(&self.paths, &self.sender).await.map_err(|error| match error {
-                    StartError::NotYet(reason) => Unreachable::NotYet(reason),
-                    StartError::Failed(reason) => Unreachable::Failed(reason),
-                    StartError::Config(reason) => Unreachable::Config(reason),
-                })?;
-            }
-            Err(ControlError::Nobody) => return Err(Unreachable::NoDaemon),
-            Err(error @ ControlError::Protocol { .. }) => return Err(Unreachable::Failed(error.to_string())),
-            Err(error) => return Err(Unreachable::NotYet(error.to_string())),
-        }
-        self.hand_over_variables().await.map_err(|error| Unreachable::NotYet(error.to_string()))
-    }
+/// What comes next of an exchange.
+pub(crate) enum Step {
+    Fact(Input),
+    /// The last one.
+    Over(Input),
+    /// Nothing before its socket is ready.
+    Pending,
+}
 
-    /// The config is read anew each time: a header may have been added. A config that cannot be read now was
-    /// fine when this shim began, and is the daemon's to complain about.
-    async fn hand_over_variables(&self) -> Result<Option<String>, ControlError> {
-        let Ok(config) = evermux_config::load(&self.paths.config_file) else { return Ok(None) };
-        let upstream = config.upstreams.values().find(|upstream| upstream.name.as_str() == self.upstream);
-        let names = upstream.map(evermux_config::Upstream::env_vars).unwrap_or_default();
-        if names.is_empty() {
-            return Ok(None);
-        }
-        let set =
-            names.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?.into())));
-        let vars: serde_json::Map<String, serde_json::Value> = set.collect();
-        let body = Bytes::from(serde_json::json!({ "vars": vars }).to_string());
-        let path = format!("/control/env/{}", self.upstream);
-        let answer = control::call(&self.sender, Method::POST, &path, body).await?;
-        // An upstream that this daemon does not know yet: the message itself is refused, and a reload follows.
-        let identity = serde_json::from_slice::<serde_json::Value>(&answer.body).ok();
-        Ok(identity.and_then(|body| body.get("identity")?.as_str().map(str::to_owned)))
-    }
-
-    /// Sends one message and follows its answer to the end. Whoever ordered it stops it if no head comes.
-    pub(crate) async fn post(self, post: Post, facts: Facts) {
-        let seq = post.seq;
-        let fact = match self.client.send(outgoing(post)).await {
-            Ok(incoming) => follow(seq, incoming, &facts).await,
-            Err(_no_head) => Input::Cut { seq },
-        };
-        tell(&facts, fact).await;
-    }
-
-    /// Holds the standalone stream.
-    pub(crate) async fn stream(
-        self,
-        link: Option<String>,
-        version: Option<String>,
-        last_event: Option<String>,
-        facts: Facts,
-    ) {
-        let mut out = Outgoing::new(Verb::Get);
-        (out.session, out.protocol_version, out.last_event_id) =
-            (value(link), value(version), value(last_event));
-        out.headers.insert(SHIM, HeaderValue::from_static("1"));
-        let mut refused = None;
-        let mut body = Bytes::new();
-        if let Ok(incoming) = self.client.send(out).await {
-            if incoming.head.content == Content::EventStream && incoming.head.status.is_success() {
-                let mut events = incoming.into_events(EventLimits { max_event: EVENT_CAP });
-                while let Some(Ok(event)) = events.next().await {
-                    tell(&facts, Input::StreamEvent(plain(event))).await;
-                }
-            } else {
-                refused = Some(incoming.head.status.as_u16());
-                body = control::body_of(incoming, ERROR_CAP).await.unwrap_or_default();
-            }
-        }
-        tell(&facts, Input::StreamEnded { refused, body }).await;
-    }
-
-    /// Has the daemon read its config again.
-    pub(crate) async fn reload(self, facts: Facts) {
-        // Whatever comes of it, the message is sent once more, and its answer tells.
-        drop(control::call(&self.sender, Method::POST, "/control/reload", Bytes::new()).await);
-        tell(&facts, Input::Reloaded).await;
-    }
-
-    /// Ends the link.
-    pub(crate) async fn delete(self, link: String, version: Option<String>, facts: Facts) {
-        let mut out = Outgoing::new(Verb::Delete);
-        (out.session, out.protocol_version) = (value(Some(link)), value(version));
-        out.headers.insert(SHIM, HeaderValue::from_static("1"));
-        drop(self.client.send(out).await);
-        tell(&facts, Input::Deleted).await;
+/// What is told of a request that no connection took.
+pub(crate) fn never_sent(of: Of) -> Input {
+    match of {
+        Of::Post(seq) => Input::Cut { seq },
+        Of::Stream => Input::StreamEnded { refused: None, body: Bytes::new() },
     }
 }
 
-/// A receiver that is gone means that the shim ends; then no fact matters.
-async fn tell(facts: &Facts, fact: Input) {
-    drop(facts.send(fact).await);
-}
-
-fn value(text: Option<String>) -> Option<HeaderValue> {
-    HeaderValue::from_maybe_shared(Bytes::from(text?)).ok()
-}
-
-fn outgoing(post: Post) -> Outgoing {
-    let mut out = Outgoing::new(Verb::Post(post.body));
-    (out.session, out.protocol_version, out.last_event_id) =
-        (value(post.link), value(post.version), value(post.last_event));
-    let mut headers = HeaderMap::new();
-    headers.insert(SEQ, HeaderValue::from(post.seq));
-    headers.insert(ACK, HeaderValue::from(post.ack));
-    headers.insert(SHIM, HeaderValue::from_static("1"));
+/// The request that carries a message.
+pub(crate) fn post(path: &str, post: &Post) -> Message {
+    let mut head = head("POST", path);
+    head.put("content-type", "application/json");
+    head.put("accept", "application/json, text/event-stream");
+    common(&mut head, post.link.as_deref(), post.version.as_deref(), post.last_event.as_deref());
+    let mut number = itoa::Buffer::new();
+    head.put("evermux-seq", number.format(post.seq));
+    head.put("evermux-ack", number.format(post.ack));
     if post.more {
-        headers.insert(MORE, HeaderValue::from_static("1"));
+        head.put("evermux-more", "1");
     }
-    if let Some(identity) = value(post.identity) {
-        headers.insert(IDENTITY, identity);
+    if let Some(identity) = &post.identity {
+        head.put("evermux-identity", identity);
     }
-    out.headers = headers;
-    out
+    Message::of(head, &post.body)
 }
 
-/// Reads what came after a message was sent; returns the last fact of it.
-async fn follow(seq: u64, incoming: Incoming, facts: &Facts) -> Input {
-    let status = incoming.head.status;
-    if !status.is_success() {
-        return match control::body_of(incoming, ERROR_CAP).await {
-            Ok(body) => Input::Refused { seq, status: status.as_u16(), body },
-            Err(BodyError::Cut { .. }) => Input::Cut { seq },
-            Err(_unusable) => Input::Refused { seq, status: status.as_u16(), body: Bytes::new() },
-        };
-    }
-    let session = incoming.head.session.as_ref().and_then(|session| session.value().ok());
-    let link = session.and_then(|id| id.to_str().ok()).map(str::to_owned);
-    match incoming.head.content {
-        Content::EventStream => {
-            tell(facts, Input::Head { seq, link }).await;
-            follow_events(seq, incoming.into_events(EventLimits { max_event: EVENT_CAP }), facts).await
+/// The request for the standalone stream.
+pub(crate) fn stream(
+    path: &str,
+    link: Option<&str>,
+    version: Option<&str>,
+    last_event: Option<&str>,
+) -> Message {
+    let mut head = head("GET", path);
+    head.put("accept", "text/event-stream");
+    common(&mut head, link, version, last_event);
+    Message::of(head, &Bytes::new())
+}
+
+fn head(method: &str, path: &str) -> h1::Head {
+    let mut head = h1::Head::new(method, path);
+    head.put("host", "localhost");
+    head.put("evermux-shim", "1");
+    head
+}
+
+fn common(head: &mut h1::Head, link: Option<&str>, version: Option<&str>, last_event: Option<&str>) {
+    for (name, value) in [(SESSION_ID, link), (PROTOCOL_VERSION, version), (LAST_EVENT_ID, last_event)] {
+        if let Some(value) = value {
+            head.put(name.as_str(), value);
         }
-        Content::Json => {
-            tell(facts, Input::Head { seq, link }).await;
-            match control::body_of(incoming, EVENT_CAP).await {
-                Ok(data) => {
-                    tell(facts, Input::Event { seq, event: Event { data, ..Event::default() } }).await;
-                    Input::Ended { seq }
+    }
+}
+
+impl Running {
+    pub(crate) fn new(of: Of, socket: Socket, message: Message, era: u32) -> Self {
+        Self { of, exchange: Exchange::new(socket, message), era, is_ready: false, stage: Stage::Head }
+    }
+
+    /// Sends as much as goes at once; false if the connection takes nothing.
+    pub(crate) fn send(&mut self) -> bool {
+        self.exchange.send(&mut Context::from_waker(Waker::noop())).is_ok()
+    }
+
+    /// The next fact.
+    pub(crate) fn step(&mut self) -> Step {
+        loop {
+            if let Stage::Events(decoder) = &mut self.stage {
+                match decoder.next() {
+                    Some(Ok(event)) => return Step::Fact(self.event(event)),
+                    // The same bytes would come again: a repeat cannot help.
+                    Some(Err(error)) => return Step::Over(self.unusable(&error.into())),
+                    None => {}
                 }
-                Err(_cut) => Input::Cut { seq },
+            }
+            if matches!(self.stage, Stage::Told) {
+                return Step::Over(self.ended());
+            }
+            let part = match self.exchange.poll_part(&mut Context::from_waker(Waker::noop())) {
+                Poll::Pending => return Step::Pending,
+                Poll::Ready(Ok(part)) => part,
+                Poll::Ready(Err(_broken)) => return Step::Over(self.cut()),
+            };
+            let step = match part {
+                Part::Head(parts) => self.head(parts),
+                Part::Data(data) => self.data(&data),
+                Part::End => self.end(),
+            };
+            if let Some(step) = step {
+                return step;
             }
         }
-        Content::Empty | Content::Other(_) => Input::Accepted { seq },
     }
-}
 
-async fn follow_events(seq: u64, mut events: EventStream, facts: &Facts) -> Input {
-    loop {
-        match events.next().await {
-            Some(Ok(event)) => tell(facts, Input::Event { seq, event: plain(event) }).await,
-            None => return Input::Ended { seq },
-            Some(Err(BodyError::Cut { .. })) => return Input::Cut { seq },
-            // The same bytes would come again: a repeat cannot help.
-            Some(Err(error)) => {
-                return Input::Refused { seq, status: 200, body: envelope::unreadable(&error) };
+    fn head(&mut self, parts: Parts) -> Option<Step> {
+        let head = Head::new(parts, self.exchange.left() == Some(0));
+        let success = head.status.is_success();
+        let whole = |status| Stage::Whole { status, body: BytesMut::new() };
+        self.stage = match (&head.content, self.of) {
+            (Content::EventStream, _) if success => Stage::Events(Box::new(Decoder::new(EVENT_CAP))),
+            (Content::Json, Of::Post(_)) if success => whole(None),
+            (_, Of::Post(seq)) if success => {
+                // Nothing in it is of use, and it is mostly empty.
+                self.exchange.end_if_here();
+                return Some(Step::Over(Input::Accepted { seq }));
             }
+            _ => whole(Some(head.status.as_u16())),
+        };
+        let Of::Post(seq) = self.of else { return None };
+        if !success {
+            return None;
+        }
+        let session = head.session.as_ref().and_then(|session| session.value().ok());
+        let link = session.and_then(|id| id.to_str().ok()).map(str::to_owned);
+        Some(Step::Fact(Input::Head { seq, link }))
+    }
+
+    fn data(&mut self, data: &Bytes) -> Option<Step> {
+        match &mut self.stage {
+            Stage::Events(decoder) => decoder.push(data),
+            Stage::Whole { status, body } => {
+                let cap = if status.is_some() { ERROR_CAP } else { EVENT_CAP };
+                if body.len() + data.len() > cap {
+                    return Some(Step::Over(match (*status, self.of) {
+                        (None, Of::Post(seq)) => Input::Cut { seq },
+                        (status, _) => self.refused(status.unwrap_or_default(), Bytes::new()),
+                    }));
+                }
+                body.extend_from_slice(data);
+            }
+            Stage::Head | Stage::Told => {}
+        }
+        None
+    }
+
+    fn end(&mut self) -> Option<Step> {
+        match std::mem::replace(&mut self.stage, Stage::Told) {
+            Stage::Events(mut decoder) => {
+                decoder.finish();
+                None
+            }
+            Stage::Whole { status: Some(status), body } => {
+                Some(Step::Over(self.refused(status, body.freeze())))
+            }
+            Stage::Whole { status: None, body } => {
+                let event = SseEvent { data: body.freeze(), ..SseEvent::default() };
+                Some(Step::Fact(self.event(event)))
+            }
+            Stage::Head | Stage::Told => None,
         }
     }
-}
 
-fn plain(event: SseEvent) -> Event {
-    let id = event.id.and_then(|id| String::from_utf8(id.to_vec()).ok());
-    let name = event.event.filter(|name| name != "message");
-    Event { name, id, data: event.data }
+    fn event(&self, event: SseEvent) -> Input {
+        let id = event.id.and_then(|id| String::from_utf8(id.to_vec()).ok());
+        let name = event.event.filter(|name| name != "message");
+        let event = Event { name, id, data: event.data };
+        match self.of {
+            Of::Post(seq) => Input::Event { seq, event },
+            Of::Stream => Input::StreamEvent(event),
+        }
+    }
+
+    fn refused(&self, status: u16, body: Bytes) -> Input {
+        match self.of {
+            Of::Post(seq) => Input::Refused { seq, status, body },
+            Of::Stream => Input::StreamEnded { refused: Some(status), body },
+        }
+    }
+
+    fn unusable(&self, error: &mcp_http::BodyError) -> Input {
+        match self.of {
+            Of::Post(seq) => Input::Refused { seq, status: 200, body: envelope::unreadable(error) },
+            Of::Stream => self.ended(),
+        }
+    }
+
+    fn cut(&self) -> Input {
+        match (self.of, &self.stage) {
+            (Of::Post(seq), _) => Input::Cut { seq },
+            // The status is all that counts of it.
+            (Of::Stream, Stage::Whole { status: Some(status), .. }) => self.refused(*status, Bytes::new()),
+            (Of::Stream, _) => self.ended(),
+        }
+    }
+
+    fn ended(&self) -> Input {
+        match self.of {
+            Of::Post(seq) => Input::Ended { seq },
+            Of::Stream => Input::StreamEnded { refused: None, body: Bytes::new() },
+        }
+    }
 }

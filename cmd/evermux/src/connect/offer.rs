@@ -7,8 +7,9 @@ use bytes::Bytes;
 use http::Method;
 use semver::Version;
 use serde::Deserialize;
+use tokio::task::JoinSet;
 
-use super::exchange::Daemon;
+use super::errand::Daemon;
 use crate::control;
 use crate::launch::reap;
 use crate::report::say;
@@ -23,20 +24,20 @@ struct Verdict {
     welcome: bool,
 }
 
-impl Daemon {
+impl Daemon<'_> {
     /// Takes the daemon over if it is of an older version and welcomes that.
-    pub(crate) async fn offer(self) {
+    pub(super) async fn offer(&self, started: &mut JoinSet<()>) {
         let Some(theirs) = self.welcoming().await else { return };
-        let started = match successor::command(&self.paths, Wanted::Offered) {
+        let outcome = match successor::command(&self.place.paths, Wanted::Offered) {
             Ok(command) => successor::attempt(command, &self.sender, LINE_LIMIT).await,
             Err(error) => {
                 Err(NotServing { reason: format!("this program's own file: {error}"), again: false })
             }
         };
-        match started {
+        match outcome {
             Ok(serving) => {
                 say(&format!("evermux: the daemon was {theirs} and is {OURS} now (pid {})", serving.pid));
-                reap(serving.child);
+                started.spawn(reap(serving.child));
             }
             Err(refused) => {
                 say(&format!(

@@ -11,6 +11,7 @@ use std::time::Duration;
 use evermux_config::Paths;
 use mcp_http::UnixSender;
 use serde::Deserialize;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::control::{self, ControlError};
@@ -50,8 +51,12 @@ struct Ready {
     exit: Option<u8>,
 }
 
-/// Returns once a daemon answers on the socket of `paths`.
-pub(crate) async fn ensure_daemon(paths: &Paths, sender: &UnixSender) -> Result<(), StartError> {
+/// Returns once a daemon answers on the socket of `paths`. One that is started is waited for in `started`.
+pub(crate) async fn ensure_daemon(
+    paths: &Paths,
+    sender: &UnixSender,
+    started: &mut JoinSet<()>,
+) -> Result<(), StartError> {
     evermux_store::ensure_private_dir(&paths.runtime_dir)
         .map_err(|error| StartError::Failed(chain(&error)))?;
     let deadline = Instant::now() + LOCK_LIMIT;
@@ -76,10 +81,10 @@ pub(crate) async fn ensure_daemon(paths: &Paths, sender: &UnixSender) -> Result<
         Ok(_) => return Ok(()),
         Err(error) => return Err(StartError::NotYet(error.to_string())),
     }
-    let started = start(paths).await;
+    let outcome = start(paths, started).await;
     match control::hello(sender).await {
         Ok(_) => Ok(()),
-        Err(_) if started.is_err() => started,
+        Err(_) if outcome.is_err() => outcome,
         // It said that a daemon runs already. That one is about to serve, or its socket is gone or elsewhere.
         Err(error) => Err(StartError::NotYet(format!(
             "a daemon runs for {}, but not on {} ({error}); end it, or give the --runtime-dir it was started with",
@@ -100,11 +105,11 @@ fn open_lock(path: &Path) -> Result<File, StartError> {
     opened.map_err(|error| not_yet(&path.display().to_string(), &error))
 }
 
-async fn start(paths: &Paths) -> Result<(), StartError> {
+async fn start(paths: &Paths, started: &mut JoinSet<()>) -> Result<(), StartError> {
     let mut command = daemon_command(paths).map_err(|error| not_yet("this program's own file", &error))?;
     let mut child = command.spawn().map_err(|error| not_yet("the daemon cannot be started", &error))?;
     let line = child.stdout.take();
-    reap(child);
+    started.spawn(reap(child));
     match tokio::time::timeout(READY_LIMIT, first_line(line)).await {
         Ok(line) => verdict(&line),
         Err(_late) => Err(StartError::NotYet(format!(

@@ -336,7 +336,8 @@ async fn a_cancelled_call_whose_stream_ends_is_not_repeated() {
 #[tokio::test]
 async fn the_shim_is_one_thread_and_small() {
     let (_home, _daemon, mut shim) = connected().await;
-    assert_eq!(shim.proc_status("Threads"), 1);
+    // What it does beside its loop has a thread for as long as that takes.
+    until("one thread is left", || shim.proc_status("Threads") == 1).await;
     let idle = shim.proc_status("VmHWM");
     // A debug build is larger than what is shipped; the figure that matters is printed by the benches.
     assert!(idle < 40 << 10, "{idle} KiB");
