@@ -137,6 +137,11 @@ fn proxy_for(proxies: Option<&Matcher>, uri: &Uri) -> Option<Intercept> {
     if is_loopback(uri.host().unwrap_or_default()) { None } else { proxies.intercept(uri) }
 }
 
+/// Whether a URL is reached through a proxy.
+pub(crate) fn is_proxied(proxies: Option<&Matcher>, uri: &Uri) -> bool {
+    proxy_for(proxies, uri).is_some()
+}
+
 /// Whether even plain HTTP needs TLS here: because the environment names a proxy that is behind it. Else a sender without
 /// TLS ([`TcpOptions::tls`]) does for all `http` URLs, and no certificate is read for them.
 #[must_use]

@@ -134,6 +134,8 @@ impl<W: Wire> Exchange<W> {
         let written = if self.written { Written::Unknown } else { Written::Never };
         let kind = match &broken {
             Broken::Malformed(_) => SendErrorKind::Protocol,
+            // The peer acknowledges nothing any more.
+            Broken::Io(error) if error.kind() == io::ErrorKind::TimedOut => SendErrorKind::Timeout,
             Broken::Eof | Broken::Io(_) => SendErrorKind::Closed,
         };
         SendError::new(kind, written, broken)

@@ -37,6 +37,7 @@ pub mod h1;
 mod head;
 mod incoming;
 mod outgoing;
+mod pool;
 #[cfg(feature = "tcp")]
 mod redirect;
 pub mod sse;

@@ -1,4 +1,5 @@
-//! HTTP/1 and HTTP/2 over TCP and TLS, on hyper's pooling client with its own idea of repeating turned off.
+//! HTTP over TCP and TLS: what is plain and direct goes over our own exchanges, as over a unix socket; TLS, with HTTP/2, and
+//! proxies over hyper's pooling client, with its own idea of repeating turned off (decisions 0025 and 0028).
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,21 +9,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::PROXY_AUTHORIZATION;
-use http::{Request, Response};
+use http::uri::{Authority, Scheme};
+use http::{Request, Response, Uri};
 use http_body_util::Full;
 use hyper_util::client::legacy;
 use hyper_util::client::proxy::matcher::Matcher;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::Verifier;
+use tower_service::Service as _;
 
 use crate::body::RawBody;
 use crate::client::Sender;
 use crate::connect::{self, Connector};
 use crate::error::{BoxError, SendError, SendErrorKind, Written, find, is_exhausted};
+use crate::exchange::Message;
+use crate::pool::{Kind, Pool};
 
 /// Below the five seconds after which many servers close an idle connection: a request that meets that close is
 /// lost with its outcome unknown, and a new handshake costs less than that.
@@ -95,8 +100,29 @@ pub enum TcpSetupError {
 /// (some milliseconds), so make one and clone it.
 #[derive(Clone)]
 pub struct TcpSender {
+    plain: Arc<Pool<Plain>>,
     client: HttpClient,
     proxies: Option<Arc<Matcher>>,
+}
+
+/// Connections without TLS, straight to the host and port of a URL.
+struct Plain(Connector);
+
+impl Kind for Plain {
+    type Place = Authority;
+    type Stream = TokioIo<connect::Wire>;
+    const MAX_IDLE: usize = usize::MAX;
+    const IDLE_LIMIT: Duration = POOL_IDLE;
+
+    async fn dial(&self, place: &Authority) -> Result<Self::Stream, SendError> {
+        let uri = Uri::builder().scheme(Scheme::HTTP).authority(place.clone()).path_and_query("/").build();
+        let uri = uri.map_err(|error| SendError::new(SendErrorKind::Request, Written::Never, error))?;
+        let connected = self.0.clone().call(uri).await;
+        connected.map(TokioIo::new).map_err(|error| {
+            let kind = kind_of(&*error).unwrap_or(SendErrorKind::Connect);
+            SendError::new(kind, Written::Never, error)
+        })
+    }
 }
 
 type HttpClient = legacy::Client<Connector, Full<Bytes>>;
@@ -110,7 +136,8 @@ impl TcpSender {
         let verifier = if options.tls { verifier(roots(options.ca_file.as_deref())?)? } else { None };
         let proxies = options.proxy.then(|| Arc::new(Matcher::from_env()));
         let connector = Connector::new(options, client_config(verifier)?, proxies.clone());
-        Ok(Self { client: client(options, connector), proxies })
+        let plain = Arc::new(Pool::new(Plain(connector.clone())));
+        Ok(Self { plain, client: client(options, connector), proxies })
     }
 }
 
@@ -127,12 +154,18 @@ impl Sender for TcpSender {
             let why = "the URL is no absolute one of http or https";
             return Err(SendError::new(SendErrorKind::Request, Written::Never, why));
         }
-        if let Some(value) = connect::forwarding_authorization(self.proxies.as_deref(), uri) {
-            request.headers_mut().insert(PROXY_AUTHORIZATION, value);
-        }
         // The runtime looks at its sockets before it comes back here, so that a connection whose close has arrived is
         // not chosen: a request written to it would be lost with its outcome unknown.
         tokio::task::yield_now().await;
+        if uri.scheme() == Some(&Scheme::HTTP)
+            && !connect::is_proxied(self.proxies.as_deref(), uri)
+            && let Some(place) = uri.authority().cloned()
+        {
+            return self.plain.exchange(&place, Message::new(&request)).await;
+        }
+        if let Some(value) = connect::forwarding_authorization(self.proxies.as_deref(), uri) {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, value);
+        }
         let response = self.client.request(request.map(Full::new)).await.map_err(send_error)?;
         Ok(response.map(RawBody::new))
     }
@@ -211,12 +244,8 @@ fn send_error(error: legacy::Error) -> SendError {
     // hyper calls a request canceled only if it was still in the queue of its connection.
     let unsent = error.is_connect()
         || find(&error, |cause| cause.downcast_ref().is_some_and(hyper::Error::is_canceled));
-    let kind = if find(&error, is_exhausted) {
-        SendErrorKind::Exhausted
-    } else if find(&error, is_timeout) {
-        SendErrorKind::Timeout
-    } else if find(&error, |cause| cause.is::<rustls::Error>()) {
-        SendErrorKind::Tls
+    let kind = if let Some(kind) = kind_of(&error) {
+        kind
     } else if error.is_connect() {
         SendErrorKind::Connect
     } else if refused {
@@ -228,6 +257,19 @@ fn send_error(error: legacy::Error) -> SendError {
     };
     let written = if unsent || refused { Written::Never } else { Written::Unknown };
     SendError::new(kind, written, error)
+}
+
+/// What is seen by its cause alone.
+fn kind_of(error: &(dyn StdError + 'static)) -> Option<SendErrorKind> {
+    if find(error, is_exhausted) {
+        Some(SendErrorKind::Exhausted)
+    } else if find(error, is_timeout) {
+        Some(SendErrorKind::Timeout)
+    } else if find(error, |cause| cause.is::<rustls::Error>()) {
+        Some(SendErrorKind::Tls)
+    } else {
+        None
+    }
 }
 
 fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {

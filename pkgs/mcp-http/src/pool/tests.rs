@@ -1,0 +1,120 @@
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use http::Request;
+use tokio::net::UnixStream;
+
+use super::*;
+use crate::error::SendErrorKind;
+
+struct Socket(PathBuf);
+
+impl Kind for Socket {
+    type Place = u8;
+    type Stream = UnixStream;
+    const MAX_IDLE: usize = 2;
+    const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+    async fn dial(&self, _place: &u8) -> Result<UnixStream, SendError> {
+        let connected = UnixStream::connect(&self.0).await;
+        connected.map_err(|error| SendError::new(SendErrorKind::Connect, Written::Never, error))
+    }
+}
+
+fn listening() -> (tempfile::TempDir, UnixListener, Arc<Pool<Socket>>) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    (directory, listener, Arc::new(Pool::new(Socket(path))))
+}
+
+fn message() -> Message {
+    Message::new(&Request::post("http://localhost/").body(Bytes::from_static(b"{}")).unwrap())
+}
+
+/// Puts an idle connection to this place there, and gives its other end.
+async fn idle(
+    pool: &Arc<Pool<Socket>>,
+    listener: &UnixListener,
+    place: u8,
+) -> std::os::unix::net::UnixStream {
+    let connection = pool.open(&place).await.unwrap();
+    pool.put(connection);
+    listener.accept().unwrap().0
+}
+
+fn is_closed(end: &mut std::os::unix::net::UnixStream) -> bool {
+    end.set_nonblocking(true).unwrap();
+    matches!(end.read(&mut [0]), Ok(0))
+}
+
+/// The server closes an idle connection and the request is handed to it before anybody could see that: on this
+/// runtime nothing else runs in between.
+#[tokio::test]
+async fn an_idle_connection_that_dies_unseen_is_replaced() {
+    let (_directory, listener, pool) = listening();
+    drop(idle(&pool, &listener, 1).await);
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 1000];
+        let length = stream.read(&mut request).unwrap();
+        stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        length
+    });
+    assert_eq!(pool.exchange(&1, message()).await.unwrap().status(), 204);
+    assert!(server.join().unwrap() > 0);
+}
+
+/// A fresh connection is not replaced: the caller decides, and is told that nothing went out.
+#[tokio::test]
+async fn a_fresh_connection_that_dies_unseen_is_reported_as_never_sent() {
+    let (_directory, listener, pool) = listening();
+    let connection = pool.open(&1).await.unwrap();
+    drop(listener.accept().unwrap());
+    let error = pool.exchange_on(connection, message()).await.unwrap_err();
+    assert_eq!((error.kind, error.written), (SendErrorKind::Closed, Written::Never), "{error:?}");
+}
+
+/// An idle connection goes after a while, by itself; what is used meanwhile stays.
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed_after_a_while() {
+    let (_directory, listener, pool) = listening();
+    let (mut unused, mut used) = (idle(&pool, &listener, 1).await, idle(&pool, &listener, 2).await);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let connection = pool.take(&2).unwrap();
+    pool.put(connection);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(is_closed(&mut unused) && !is_closed(&mut used));
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert!(is_closed(&mut used));
+    assert!(!pool.idle().watched, "nothing wakes up for nothing");
+}
+
+#[tokio::test]
+async fn a_connection_leads_to_one_place_and_only_so_many_are_kept() {
+    let (_directory, listener, pool) = listening();
+    let mut first = idle(&pool, &listener, 1).await;
+    let mut second = idle(&pool, &listener, 2).await;
+    let mut third = idle(&pool, &listener, 2).await;
+    assert!(!is_closed(&mut first) && !is_closed(&mut second) && is_closed(&mut third));
+    assert!(pool.take(&3).is_none());
+    assert!(pool.take(&2).is_some() && pool.take(&2).is_none());
+    pool.dial_anew();
+    assert!(pool.take(&1).is_none() && is_closed(&mut first));
+}
+
+/// What nobody asked for would be taken for the next answer.
+#[tokio::test]
+async fn a_connection_on_which_something_came_is_not_used() {
+    let (_directory, listener, pool) = listening();
+    let mut end = idle(&pool, &listener, 1).await;
+    end.write_all(b"x").unwrap();
+    while pool.take(&1).is_some_and(|connection| {
+        pool.put(connection);
+        true
+    }) {
+        tokio::task::yield_now().await;
+    }
+    assert!(is_closed(&mut end));
+}
