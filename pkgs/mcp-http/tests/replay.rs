@@ -1,5 +1,8 @@
-//! The fuzzer's check of the event decoder, on stable: over its corpus, and over what proptest makes up.
+//! The fuzzers' checks of the event decoder and of the reader of responses, on stable: over their corpora, and over what
+//! proptest makes up.
 
+#[path = "../../../tests/fuzz/checks/h1.rs"]
+mod h1;
 #[path = "../../../tests/fuzz/checks/replay.rs"]
 mod replay;
 #[path = "../../../tests/fuzz/checks/sse.rs"]
@@ -10,6 +13,7 @@ use proptest::prelude::*;
 #[test]
 fn the_corpus_still_holds() {
     replay::replay("sse", 10, sse::check);
+    replay::replay("h1", 8, h1::check);
 }
 
 fn stream() -> impl Strategy<Value = Vec<u8>> {
@@ -40,7 +44,38 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
 }
 
+/// Heads and bodies, right and wrong.
+fn response() -> impl Strategy<Value = Vec<u8>> {
+    let line = prop_oneof![
+        Just("content-length: 5\r\n".to_owned()),
+        Just("content-length: 6\r\n".to_owned()),
+        Just("transfer-encoding: chunked\r\n".to_owned()),
+        Just("transfer-encoding: gzip\r\n".to_owned()),
+        Just("connection: close\r\n".to_owned()),
+        "[a-z]{0,3}:? ?[a-z]{0,3}\r?\n",
+    ];
+    let piece = prop_oneof![
+        Just(b"5\r\nhello\r\n".to_vec()),
+        Just(b"0\r\n\r\n".to_vec()),
+        Just(b"0\r\na: b\r\n\r\n".to_vec()),
+        Just(b"HTTP/1.1 100 Continue\r\n\r\n".to_vec()),
+        prop::collection::vec(any::<u8>(), 0..12),
+    ];
+    let status = prop_oneof![8 => Just("200"), 1 => Just("204"), 1 => Just("100"), 1 => Just("9")];
+    (status, prop::collection::vec(line, 0..3), prop::collection::vec(piece, 0..5)).prop_map(
+        |(status, lines, pieces)| {
+            let head = format!("HTTP/1.1 {status} OK\r\n{}\r\n", lines.concat());
+            [head.into_bytes(), pieces.concat()].concat()
+        },
+    )
+}
+
 proptest! {
+    #[test]
+    fn a_response_is_the_same_wherever_it_is_cut(step in 1_u8..40, response in response()) {
+        h1::check(&[&[step], &response[..]].concat());
+    }
+
     #[test]
     fn events_are_those_of_the_plain_definition(max_event in any::<u8>(), step in 1_u8..20, text in stream()) {
         sse::check(&[&[max_event, step], &text[..]].concat());

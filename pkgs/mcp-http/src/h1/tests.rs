@@ -1,7 +1,7 @@
-use http::Method;
-use proptest::prelude::*;
+//! What a response is, by examples; that it is the same wherever it is cut is the fuzzer's check.
 
 use super::*;
+use http::Method;
 
 /// What a response was, however it was cut.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -144,47 +144,4 @@ fn a_request_has_its_host_and_its_length() {
         text(Request::post("/").body("").unwrap()),
         "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
     );
-}
-
-/// Heads and bodies, right and wrong.
-fn response() -> impl Strategy<Value = Vec<u8>> {
-    let line = prop_oneof![
-        Just("content-length: 5\r\n".to_owned()),
-        Just("content-length: 6\r\n".to_owned()),
-        Just("transfer-encoding: chunked\r\n".to_owned()),
-        Just("transfer-encoding: gzip\r\n".to_owned()),
-        Just("connection: close\r\n".to_owned()),
-        "[a-z]{0,3}:? ?[a-z]{0,3}\r?\n",
-    ];
-    let piece = prop_oneof![
-        Just(b"5\r\nhello\r\n".to_vec()),
-        Just(b"0\r\n\r\n".to_vec()),
-        Just(b"0\r\na: b\r\n\r\n".to_vec()),
-        Just(b"HTTP/1.1 100 Continue\r\n\r\n".to_vec()),
-        prop::collection::vec(any::<u8>(), 0..12),
-    ];
-    let status = prop_oneof![8 => Just("200"), 1 => Just("204"), 1 => Just("100"), 1 => Just("9")];
-    (status, prop::collection::vec(line, 0..3), prop::collection::vec(piece, 0..5)).prop_map(
-        |(status, lines, pieces)| {
-            let head = format!("HTTP/1.1 {status} OK\r\n{}\r\n", lines.concat());
-            [head.into_bytes(), pieces.concat()].concat()
-        },
-    )
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
-
-    /// A response is the same wherever it was cut.
-    #[test]
-    fn cuts_change_nothing(response in response(), step in 1_usize..40) {
-        let at_once = read([response.clone()], true);
-        let in_pieces = read(response.chunks(step).map(<[u8]>::to_vec), true);
-        // Bytes after the end are only seen if they came with it.
-        if at_once.end == Some(true) || in_pieces.end.is_none() || in_pieces.error.is_some() {
-            prop_assert_eq!(&at_once, &in_pieces);
-        } else {
-            prop_assert_eq!((at_once.status, &at_once.body), (in_pieces.status, &in_pieces.body));
-        }
-    }
 }

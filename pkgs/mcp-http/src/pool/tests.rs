@@ -1,3 +1,5 @@
+//! Idle connections against real sockets: whom they lead to, how long they live, what makes them unfit.
+
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -44,6 +46,12 @@ async fn idle(
     listener.accept().unwrap().0
 }
 
+/// Time goes on, and whoever waited for it has a turn.
+async fn pass(seconds: u64) {
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    tokio::task::yield_now().await;
+}
+
 fn is_closed(end: &mut std::os::unix::net::UnixStream) -> bool {
     end.set_nonblocking(true).unwrap();
     matches!(end.read(&mut [0]), Ok(0))
@@ -81,12 +89,12 @@ async fn a_fresh_connection_that_dies_unseen_is_reported_as_never_sent() {
 async fn an_idle_connection_is_closed_after_a_while() {
     let (_directory, listener, pool) = listening();
     let (mut unused, mut used) = (idle(&pool, &listener, 1).await, idle(&pool, &listener, 2).await);
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    pass(20).await;
     let connection = pool.take(&2).unwrap();
     pool.put(connection);
-    tokio::time::sleep(Duration::from_secs(11)).await;
+    pass(11).await;
     assert!(is_closed(&mut unused) && !is_closed(&mut used));
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    pass(20).await;
     assert!(is_closed(&mut used));
     assert!(!pool.idle().watched, "nothing wakes up for nothing");
 }
