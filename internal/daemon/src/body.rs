@@ -207,8 +207,7 @@ pub(crate) fn encode(id: Option<&str>, data: &Segments) -> VecDeque<Bytes> {
         head.extend_from_slice(b"\n");
     }
     // A message may hold raw line ends as insignificant white space; in this framing they would end the line.
-    let ragged = data.iter().any(|part| memchr::memchr2(b'\n', b'\r', part).is_some());
-    if ragged {
+    if data.has_line_ends() {
         head.extend_from_slice(b"data: ");
         head.extend_from_slice(&mcp_wire::to_line(data));
         head.extend_from_slice(b"\n");

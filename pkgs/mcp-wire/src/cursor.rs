@@ -1,8 +1,9 @@
 //! Walks the members of an object without building it.
 //!
-//! The structure between members is read here, so that every span is an exact offset in one pass; every value but
-//! a plain string goes through serde_json's `RawValue`, which checks JSON without converting anything. That skipper
-//! keeps its stack on the heap (one byte a level), so depth costs no call stack and needs no limit here.
+//! The structure between members is read here, so that every span is an exact offset in one pass; values are skipped
+//! by `skip.rs`. What that refuses goes through serde_json's `RawValue`, which checks JSON without converting anything:
+//! its words are the reason that people are told. Both keep their stack on the heap, so depth costs no call stack and
+//! needs no limit here.
 //! Rejected: derived structs. `RawValue` inside `untagged` picks the wrong variant silently, inside `flatten` it
 //! errors, and `Option<&RawValue>` turns an explicit `null` into absence.
 
@@ -78,11 +79,13 @@ pub(crate) struct Cursor<'a> {
     at: usize,
     /// Spans count from here; errors count from the start of `text`.
     base: usize,
+    /// A raw line end was passed, or may have been. In a string there is none, so all of them are white space.
+    line_ends: bool,
 }
 
 impl<'a> Cursor<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        Self { text, at: 0, base: 0 }
+        Self { text, at: 0, base: 0, line_ends: false }
     }
 
     /// Makes spans count from the current position on.
@@ -102,8 +105,32 @@ impl<'a> Cursor<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
+    /// Whether a raw line end may be in what was passed.
+    pub(crate) fn line_ends(&self) -> bool {
+        self.line_ends
+    }
+
+    /// All that is not passed.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.text.as_bytes().get(self.at..).unwrap_or_default()
+    }
+
+    /// The byte so far back.
+    pub(crate) fn before(&self, distance: usize) -> Option<u8> {
+        self.text.as_bytes().get(self.at.checked_sub(distance)?).copied()
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.at += 1;
+    }
+
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
     pub(crate) fn skip_space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        while let Some(byte @ (b' ' | b'\t' | b'\n' | b'\r')) = self.peek() {
+            self.line_ends |= matches!(byte, b'\n' | b'\r');
             self.at += 1;
         }
     }
@@ -140,11 +167,14 @@ impl<'a> Cursor<'a> {
     fn raw(&mut self) -> Result<(Span, &'a str), Broken> {
         self.skip_space();
         let start = self.at;
-        let rest = self.text.get(start..).unwrap_or_default();
-        if let Some(raw) = plain_string(rest) {
-            self.at += raw.len();
+        if self.skip_value().is_some()
+            && let Some(raw) = self.text.get(start..self.at)
+        {
             return Ok((self.span_from(start), raw));
         }
+        self.at = start;
+        self.line_ends = true;
+        let rest = self.text.get(start..).unwrap_or_default();
         let mut deserializer = serde_json::Deserializer::from_str(rest);
         match <&RawValue>::deserialize(&mut deserializer) {
             Ok(raw) => {
@@ -198,14 +228,6 @@ impl<'a> Cursor<'a> {
         }
         Ok(true)
     }
-}
-
-/// The string that `text` begins with, if there is nothing in it to check. Most keys and values of an envelope are
-/// that, and setting serde_json up for each one was most of the time a small message took.
-fn plain_string(text: &str) -> Option<&str> {
-    let inner = text.as_bytes().strip_prefix(b"\"")?;
-    let end = inner.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
-    if inner.get(end) == Some(&b'"') { text.get(..end + 2) } else { None }
 }
 
 /// A key that cannot be unescaped (a lone surrogate) is no name we know; it passes as it is.

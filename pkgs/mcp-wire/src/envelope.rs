@@ -17,6 +17,8 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Envelope {
     pub(crate) kind: Kind,
+    /// It may hold raw line ends.
+    pub(crate) line_ends: bool,
     /// The opening brace.
     pub(crate) open: u32,
     /// Also set for an explicit `null`, which only an error response may have.
@@ -202,6 +204,8 @@ impl<'a> Found<'a> {
         let (token, cancelled, meta_request_id) = self.tokens(kind, method_name)?;
         Ok(Envelope {
             kind,
+            // Only its reader knows.
+            line_ends: true,
             open: u32::try_from(self.open).unwrap_or(u32::MAX),
             id,
             method: self.envelope[METHOD].span,

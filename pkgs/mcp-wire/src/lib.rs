@@ -16,6 +16,7 @@ mod message;
 mod names;
 pub mod pointer;
 mod segments;
+mod skip;
 mod splice;
 
 pub use compose::{error, notification, request, result};

@@ -52,8 +52,9 @@ impl Message {
         let text = text_of(&bytes)?;
         let mut cursor = Cursor::new(text);
         cursor.skip_space();
-        let envelope = one(text, &mut cursor)?;
+        let mut envelope = one(text, &mut cursor)?;
         cursor.end().map_err(|broken| trailing(broken, text, &envelope))?;
+        envelope.line_ends = cursor.line_ends();
         Ok(Self { bytes, envelope })
     }
 
@@ -75,7 +76,9 @@ impl Message {
         while cursor.next_element(&mut first).map_err(syntax)? {
             cursor.rebase();
             let start = cursor.at();
-            let envelope = one(text, &mut cursor)?;
+            let mut envelope = one(text, &mut cursor)?;
+            // True from the first one on: rather too often.
+            envelope.line_ends = cursor.line_ends();
             messages.push(Self { bytes: bytes.slice(start..cursor.at()), envelope });
         }
         cursor.end().map_err(syntax)?;
@@ -174,6 +177,13 @@ impl Message {
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// Whether the bytes may hold raw line ends, which in JSON are white space. `false` is certain, and known from the
+    /// parsing.
+    #[must_use]
+    pub fn may_hold_line_ends(&self) -> bool {
+        self.envelope.line_ends
     }
 
     /// Starts a change of ids and tokens.

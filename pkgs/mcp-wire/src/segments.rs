@@ -1,12 +1,17 @@
 //! A message in pieces, so that changing an id in front of a 16 MiB result copies nothing of it.
 
 use bytes::{Bytes, BytesMut};
+use memchr::memchr2;
 
 use crate::Message;
 
 /// Slices of shared buffers which, one after another, are a message.
 #[derive(Clone)]
-pub struct Segments(Repr);
+pub struct Segments {
+    repr: Repr,
+    /// Known to hold no raw line end.
+    is_one_line: bool,
+}
 
 #[derive(Clone)]
 enum Repr {
@@ -18,13 +23,16 @@ impl Segments {
     /// Small messages are copied into one buffer: a second allocation is cheaper than three writes.
     const COPY_BELOW: usize = 4096;
 
-    pub(crate) fn from_pieces(pieces: Vec<Bytes>) -> Self {
+    pub(crate) fn from_pieces(pieces: Vec<Bytes>, is_one_line: bool) -> Self {
         let length: usize = pieces.iter().map(Bytes::len).sum();
-        if length <= Self::COPY_BELOW {
-            Self(Repr::One(joined(&pieces, length)))
-        } else {
-            Self(Repr::Many(pieces))
-        }
+        let repr =
+            if length <= Self::COPY_BELOW { Repr::One(joined(&pieces, length)) } else { Repr::Many(pieces) };
+        Self { repr, is_one_line }
+    }
+
+    /// A message whose parser saw whether it holds raw line ends.
+    pub(crate) fn of(bytes: Bytes, is_one_line: bool) -> Self {
+        Self { repr: Repr::One(bytes), is_one_line }
     }
 
     /// Length in bytes, over all pieces.
@@ -39,9 +47,16 @@ impl Segments {
         self.iter().all(Bytes::is_empty)
     }
 
+    /// Whether there are raw line ends, which would cut the message in two where lines frame messages. What came out of
+    /// a parser without any is not looked through again.
+    #[must_use]
+    pub fn has_line_ends(&self) -> bool {
+        !self.is_one_line && self.iter().any(|piece| memchr2(b'\r', b'\n', piece).is_some())
+    }
+
     /// The pieces in order.
     pub fn iter(&self) -> std::slice::Iter<'_, Bytes> {
-        match &self.0 {
+        match &self.repr {
             Repr::One(bytes) => std::slice::from_ref(bytes).iter(),
             Repr::Many(pieces) => pieces.iter(),
         }
@@ -50,7 +65,7 @@ impl Segments {
     /// All bytes in one buffer; copies only if there is more than one piece.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
-        match self.0 {
+        match self.repr {
             Repr::One(bytes) => bytes,
             Repr::Many(pieces) => joined(&pieces, pieces.iter().map(Bytes::len).sum()),
         }
@@ -65,7 +80,7 @@ fn joined(pieces: &[Bytes], length: usize) -> Bytes {
 
 impl Default for Segments {
     fn default() -> Self {
-        Self(Repr::One(Bytes::new()))
+        Self { repr: Repr::One(Bytes::new()), is_one_line: true }
     }
 }
 
@@ -77,13 +92,13 @@ impl std::fmt::Debug for Segments {
 
 impl From<Bytes> for Segments {
     fn from(bytes: Bytes) -> Self {
-        Self(Repr::One(bytes))
+        Self::of(bytes, false)
     }
 }
 
 impl From<Message> for Segments {
     fn from(message: Message) -> Self {
-        Self(Repr::One(message.bytes().clone()))
+        Self::of(message.bytes().clone(), !message.may_hold_line_ends())
     }
 }
 
@@ -101,7 +116,7 @@ impl IntoIterator for Segments {
     type IntoIter = std::vec::IntoIter<Bytes>;
 
     fn into_iter(self) -> Self::IntoIter {
-        match self.0 {
+        match self.repr {
             Repr::One(bytes) => vec![bytes].into_iter(),
             Repr::Many(pieces) => pieces.into_iter(),
         }

@@ -105,7 +105,9 @@ impl<'m> Splice<'m> {
             edits.extend(meta_edits(self.message, result, &self.result_meta).unwrap_or_default());
         }
         edits.sort_by_key(|edit| edit.start);
-        apply(self.message.bytes(), edits)
+        // Ids are scalars, which hold none; a member that is added may be spelled in several lines.
+        let is_one_line = !self.message.may_hold_line_ends() && self.result_meta.is_empty();
+        apply(self.message.bytes(), edits, is_one_line)
     }
 }
 
@@ -113,9 +115,9 @@ fn replace(span: Span, id: &Id) -> Edit {
     Edit { start: span.range().start, end: span.range().end, with: id.to_bytes() }
 }
 
-fn apply(bytes: &Bytes, edits: Vec<Edit>) -> Segments {
+fn apply(bytes: &Bytes, edits: Vec<Edit>, is_one_line: bool) -> Segments {
     if edits.is_empty() {
-        return Segments::from(bytes.clone());
+        return Segments::of(bytes.clone(), is_one_line);
     }
     let mut pieces = Vec::with_capacity(edits.len() * 2 + 1);
     let mut done = 0;
@@ -126,7 +128,7 @@ fn apply(bytes: &Bytes, edits: Vec<Edit>) -> Segments {
     }
     pieces.push(bytes.slice(done..));
     pieces.retain(|piece| !piece.is_empty());
-    Segments::from_pieces(pieces)
+    Segments::from_pieces(pieces, is_one_line)
 }
 
 /// `None` where there is nothing to put a member into.

@@ -144,3 +144,23 @@ fn a_line_has_one_newline_and_the_same_meaning() {
         assert_eq!(decoder.next_line(), Some(Ok(line.slice(..line.len() - 1))));
     }
 }
+
+/// What the parser says of line ends is relied on where lines frame messages: it may not miss one, wherever it stands.
+#[test]
+fn no_line_end_is_missed() {
+    let flat = r#"{"jsonrpc":"2.0","id":1,"result":{"a":[1,{},[],{"b":[2]}],"c":"\n\r"}}"#;
+    let spliced = |text: String| Message::parse(text.into()).map(|m| m.splice().id(&Id::number(7)).finish());
+    assert!(!spliced(flat.to_owned()).unwrap().has_line_ends());
+    let mut seen = 0;
+    for at in 0..=flat.len() {
+        for end in ["\n", "\r"] {
+            let text = format!("{}{end}{}", &flat[..at], &flat[at..]);
+            let Ok(message) = spliced(text) else { continue };
+            assert!(message.has_line_ends(), "{end:?} at {at}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 60, "{seen} places");
+    let message = Message::parse(Bytes::from_static(flat.as_bytes())).unwrap();
+    assert!(message.splice().result_meta("k", b"[1,\n2]").finish().has_line_ends());
+}

@@ -3,7 +3,7 @@
 //! It looks at ids and three methods, nothing more: everything else of MCP is the daemon's.
 
 use bytes::Bytes;
-use mcp_wire::{Id, Kind, Message, code, method};
+use mcp_wire::{Id, Kind, Message, Segments, code, method};
 use serde_json::json;
 
 /// A message of the client, as far as the shim is concerned.
@@ -154,10 +154,11 @@ pub(crate) fn unreadable(error: &mcp_http::BodyError) -> Bytes {
 
 /// The same JSON without line breaks. Inside a JSON text they can only be white space between tokens.
 pub(crate) fn one_line(json: Bytes) -> Bytes {
-    let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
-    if !json.iter().any(breaks) {
+    // An answer can be large, and nearly none has any.
+    if !Segments::from(json.clone()).has_line_ends() {
         return json;
     }
+    let breaks = |byte: &u8| matches!(byte, b'\n' | b'\r');
     json.iter().map(|byte| if breaks(byte) { b' ' } else { *byte }).collect()
 }
 
