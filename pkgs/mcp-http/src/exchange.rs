@@ -13,9 +13,10 @@ use http::response::Parts;
 use crate::error::{SendError, SendErrorKind, Written};
 use crate::h1::{Head, Malformed, Part, Reader};
 
-/// How much is read at once, in bytes: at first, and of a body that fills that again and again.
+/// How much is read at once, in bytes: at first, and of a body that fills that again and again. Pieces of that size are still in
+/// the processor's cache when they are copied together.
 const READ: usize = 8 << 10;
-const MAX_READ: usize = 256 << 10;
+const MAX_READ: usize = 128 << 10;
 /// A body up to this leaves in one piece with its head, in bytes; a larger one is not copied.
 const SMALL_BODY: usize = 16 << 10;
 
