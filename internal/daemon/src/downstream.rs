@@ -132,7 +132,7 @@ impl Face {
         if let Some(name) = path.strip_prefix("/mcp/") {
             return self.serve_mcp(via, name, request).await;
         }
-        // Boxed, as every rare way is: a connection keeps room for the largest of them for as long as it is open.
+        // Boxed, as every rare way is: a request takes room for the largest of them.
         Box::pin(self.control(via, &path, request)).await
     }
 
