@@ -22,7 +22,7 @@ use http_body_util::{BodyExt, Collected, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use mcp_http::BoxError;
 use mcp_wire::Segments;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use crate::batch::Member;
 use crate::body::{Head, Queues, Sink, encode};
@@ -74,6 +74,8 @@ pub(crate) struct Face {
     pub(crate) sealer: Sealer,
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) state: StateDir,
+    /// This process's generation is durable.
+    pub(crate) founded: OnceCell<()>,
     pub(crate) streams: AtomicU64,
     pub(crate) port: Port,
     pub(crate) guard: Guard,
@@ -89,7 +91,11 @@ impl Face {
         self.keeper.reload(&self.inbox).await?;
         let state = self.state.clone();
         // A token that is gone is made anew, and synced: no work for this thread.
-        match tokio::task::spawn_blocking(move || state.http_token()).await {
+        let token = tokio::task::spawn_blocking(move || {
+            let token = state.http_token()?;
+            state.settle().map(|()| token)
+        });
+        match token.await {
             Ok(Ok(token)) => self.guard.expect_token(&token),
             Ok(Err(error)) => tracing::error!(%error, "the token cannot be read; the one of before counts"),
             Err(error) => tracing::error!(%error, "the token cannot be read; the one of before counts"),
@@ -126,7 +132,7 @@ impl Face {
         if let Some(name) = path.strip_prefix("/mcp/") {
             return self.serve_mcp(via, name, request).await;
         }
-        // Boxed, as every rare way is: a connection keeps room for the largest of them for as long as it is open.
+        // Boxed, as every rare way is: a request takes room for the largest of them.
         Box::pin(self.control(via, &path, request)).await
     }
 
@@ -151,6 +157,10 @@ impl Face {
             Ok(examined) => examined,
             Err(reply) => return *reply,
         };
+        if delivery.seq.is_none() {
+            // It is given ids of events, which name this process's generation and may come back after a power cut.
+            self.founded.get_or_init(|| settled(self.state.clone())).await;
+        }
         if !self.neighbours.is_handed_over() {
             // The successor's business from then on.
             self.keeper.ensure(name).await;
@@ -369,6 +379,11 @@ fn events(link: Option<String>, body: EventBody) -> Reply {
         headers.insert(mcp_http::SESSION_ID, link);
     }
     reply
+}
+
+/// A disk that does not take it is told by the records, which cannot be written either.
+async fn settled(state: StateDir) {
+    drop(tokio::task::spawn_blocking(move || state.settle()).await);
 }
 
 fn broken() -> Reply {

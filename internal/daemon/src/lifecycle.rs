@@ -14,7 +14,7 @@ use evermux_core::seal::Sealer;
 use evermux_store::{CallJournal, DaemonLock, Key, LockError, Persist, StateDir, failpoint};
 use fd_handover::Witness;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::accept::{Door, LockBox, accept};
@@ -265,10 +265,11 @@ async fn assemble(
     let door = Door { socket, lock: lock.clone(), notices, state: state.clone(), look: Arc::clone(&look) };
     // Before anybody can ask `status`.
     port.configure(http);
-    let (streams, for_face, house) = (1.into(), inbox.clone(), OnceLock::new());
+    let (streams, founded, house) = (1.into(), OnceCell::new(), OnceLock::new());
+    let drains = watch_drains(drains, &inbox);
     let (offers, state) = (Offers::new(options.by, Instant::now()), state.clone());
     let face =
-        Face { inbox: for_face, sealer, keeper, state, streams, port, guard, neighbours, offers, house };
+        Face { inbox, sealer, keeper, state, founded, streams, port, guard, neighbours, offers, house };
     let face = Arc::new(face);
     let house = House {
         face: Arc::clone(&face),
@@ -279,7 +280,7 @@ async fn assemble(
         tracker: parts.tracker.clone(),
         phases: phases.clone(),
         life,
-        drains: watch_drains(drains, &inbox),
+        drains,
         lock: lock.clone(),
         look: Arc::clone(&look),
         busy: false.into(),

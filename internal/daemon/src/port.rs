@@ -7,12 +7,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+
+/// How often an address that cannot be had is tried again.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// What `status` says about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,6 +40,8 @@ struct State {
     wanted: Option<SocketAddr>,
     listening: Option<Arc<Listening>>,
     error: Option<String>,
+    /// When it is tried again; where nothing is missing, nothing wakes up for it.
+    again: Option<Instant>,
 }
 
 struct Listening {
@@ -74,7 +81,7 @@ impl Port {
         match listen(wanted) {
             Ok(listening) => {
                 tracing::info!(address = %listening.address, "listening on TCP");
-                (state.listening, state.error) = (Some(Arc::new(listening)), None);
+                (state.listening, state.error, state.again) = (Some(Arc::new(listening)), None, None);
                 self.changed.notify_one();
             }
             Err(error) => {
@@ -86,7 +93,7 @@ impl Port {
                 if state.error.as_ref() != Some(&text) {
                     tracing::error!("{text}");
                 }
-                state.error = Some(text);
+                (state.error, state.again) = (Some(text), Some(Instant::now() + AGAIN));
             }
         }
     }
@@ -114,7 +121,7 @@ impl Port {
         let (closed, left) = (CancellationToken::new(), AtomicBool::new(false));
         let listening = Listening { listener, address, closed, left };
         let mut state = self.state();
-        *state = State { wanted, listening: Some(Arc::new(listening)), error: None };
+        *state = State { wanted, listening: Some(Arc::new(listening)), ..State::default() };
         tracing::info!(%address, "listening on TCP, as before");
         Ok(())
     }
@@ -132,7 +139,7 @@ impl Port {
         if let Some(listening) = state.listening.take() {
             listening.left.store(true, Ordering::Relaxed);
         }
-        state.wanted = None;
+        (state.wanted, state.again) = (None, None);
         self.changed.notify_one();
     }
 
@@ -143,13 +150,13 @@ impl Port {
         Standing { address, error: state.error.clone() }
     }
 
-    /// The next connection, and what tells that its listener was closed. Loses none when dropped while it waits;
-    /// only one may wait at a time.
+    /// The next connection, and what tells that its listener was closed. While it is waited for, a missing listener is
+    /// tried again. Loses none when dropped while it waits; only one may wait at a time.
     pub(crate) async fn accept(&self) -> io::Result<(TcpStream, CancellationToken)> {
         loop {
             // Weak: a listener is closed the moment the config is without it, not when this wakes up.
-            let listening = self.state().listening.as_ref().map(Arc::downgrade);
-            let next = poll_fn(|cx| match listening.as_ref().and_then(std::sync::Weak::upgrade) {
+            let (listening, again) = self.weakly();
+            let next = poll_fn(|cx| match listening.as_ref().and_then(Weak::upgrade) {
                 None => Poll::Pending,
                 Some(listening) => {
                     let closed = &listening.closed;
@@ -159,12 +166,26 @@ impl Port {
             tokio::select! {
                 accepted = next => return accepted,
                 () = self.changed.notified() => {}
+                () = until(again) => self.see_to(),
             }
         }
     }
 
+    /// The listener, and when a missing one is tried again.
+    fn weakly(&self) -> (Option<Weak<Listening>>, Option<Instant>) {
+        let state = self.state();
+        (state.listening.as_ref().map(Arc::downgrade), state.again)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn until(again: Option<Instant>) {
+    match again {
+        Some(again) => sleep_until(again).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -228,6 +249,26 @@ mod tests {
         assert_eq!(port.standing(), Standing { address: Some(address), error: None });
         let _client = TcpStream::connect(address).await.unwrap();
         port.accept().await.unwrap();
+        assert_eq!(port.state().again, None, "it wakes up for nothing");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_could_not_be_had_is_tried_again_while_it_waits_for_clients() {
+        let other = std::net::TcpListener::bind(anywhere()).unwrap();
+        let address = other.local_addr().unwrap();
+        let port = Port::default();
+        port.configure(Some(address));
+        drop(other);
+        port.state().again.as_mut().map(|again| *again -= AGAIN).unwrap();
+        port.changed.notify_one();
+        let client = async {
+            while port.standing().address.is_none() {
+                tokio::task::yield_now().await;
+            }
+            TcpStream::connect(address).await.unwrap()
+        };
+        let (accepted, _client) = tokio::join!(port.accept(), client);
+        assert!(accepted.is_ok());
     }
 
     #[tokio::test]

@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
 
+mod sentry;
+
+pub(crate) use sentry::Sentry;
+
 /// A listener, and which file of the socket's name is its own.
 pub(crate) struct Socket {
     path: PathBuf,

@@ -12,6 +12,7 @@ use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmod, fchmodat, fstatat, mkdi
 
 use crate::error::StoreError;
 use crate::file::Dir;
+use crate::settle::Unsettled;
 use crate::witness::Witness;
 
 /// Permission bits of every directory here.
@@ -31,6 +32,8 @@ struct Inner {
     journal: Dir,
     /// One lock for all appends to `journal/attach` of this process, so that a compaction cannot lose a line.
     witness: Mutex<Witness>,
+    /// What stands there and would not survive a power cut.
+    unsettled: Mutex<Unsettled>,
     /// One quarantine move at a time: finding a free name and taking it are two steps.
     quarantine_turn: Mutex<()>,
     warnings: Vec<String>,
@@ -57,8 +60,10 @@ impl StateDir {
 
     fn assemble(root: Dir, records: Dir, quarantine: Dir, journal: Dir, warnings: Vec<String>) -> Self {
         let witness = Mutex::new(Witness::default());
+        let unsettled = Mutex::default();
+        let quarantine_turn = Mutex::new(());
         let inner =
-            Inner { root, records, quarantine, journal, witness, quarantine_turn: Mutex::new(()), warnings };
+            Inner { root, records, quarantine, journal, witness, unsettled, quarantine_turn, warnings };
         Self { inner: Arc::new(inner) }
     }
 
@@ -101,6 +106,12 @@ impl StateDir {
     pub(crate) fn witness(&self) -> MutexGuard<'_, Witness> {
         // A panic while it was held leaves at worst an outdated copy, which is noticed by the file's length.
         self.inner.witness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Taken after the witness, where both are. Held while the disk is waited for.
+    pub(crate) fn unsettled(&self) -> MutexGuard<'_, Unsettled> {
+        // A panic while it was held leaves at worst something that is synced once more.
+        self.inner.unsettled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn quarantine_turn(&self) -> MutexGuard<'_, ()> {

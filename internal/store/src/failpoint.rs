@@ -3,7 +3,7 @@
 //! In a build without the feature `failpoints` a call compiles to nothing. The names used by this crate:
 //! `record.before_tmp`, `record.half_written`, `record.before_rename`, `record.after_rename`,
 //! `witness.before_append`, `journal.before_append`, `journal.after_append`, `journal.before_rename`,
-//! `journal.before_unlink`, `key.before_rename`, `generation.before_append`, `delete.before_unlink`. Callers may
+//! `journal.before_unlink`, `key.before_rename`, `generation.before_append`, `settle.before_sync`, `delete.before_unlink`. Callers may
 //! use names of their own (`block.before_write`).
 
 /// The environment variable that arms one point: `name`, or `name:N` for its N-th passing (from 1). The process dies

@@ -93,7 +93,7 @@ pub(crate) enum Secret {
 }
 
 impl StateDir {
-    /// Reads the key, or makes one. A damaged or unsafe key file is moved to quarantine first, and every record
+    /// Reads the key, or makes one, which is durable before the first record under it is. A damaged or unsafe key file is moved to quarantine first, and every record
     /// will then be refused as `foreign_key`.
     ///
     /// # Errors
@@ -106,7 +106,8 @@ impl StateDir {
         Ok(if created { KeyLoad::Created(Key(bytes)) } else { KeyLoad::Existing(Key(bytes)) })
     }
 
-    /// The token for the TCP listener, made at first use: 64 hex digits, no line end in the file.
+    /// The token for the TCP listener, made at first use: 64 hex digits, no line end in the file. A new one is durable once
+    /// it is settled ([`StateDir::settle`]).
     ///
     /// # Errors
     /// [`StoreError::Io`] if it can neither be read nor made.
@@ -121,7 +122,7 @@ impl StateDir {
 
     fn secret(
         &self,
-        name: &str,
+        name: &'static str,
         is_good: fn(&[u8]) -> bool,
         fresh: impl Fn() -> Result<Vec<u8>, std::io::Error>,
     ) -> Result<(Vec<u8>, bool), StoreError> {
@@ -149,15 +150,17 @@ impl StateDir {
             .map_err(|source| StoreError::io("cannot read", &self.root().join(name), source))
     }
 
-    /// Puts a new secret in place, synced. `false`: somebody else did so first.
-    fn install_secret(&self, name: &str, bytes: &[u8]) -> Result<bool, StoreError> {
+    /// Puts a new secret in place; it is durable once it is settled. `false`: somebody else did so first.
+    fn install_secret(&self, name: &'static str, bytes: &[u8]) -> Result<bool, StoreError> {
         let install = || -> std::io::Result<bool> {
             let mut temp = temp_for(self.root(), name, false)?;
             temp.write_all(bytes)?;
-            temp.as_file().sync_all()?;
             failpoint("key.before_rename");
             match temp.persist_noclobber(self.root().join(name)) {
-                Ok(_) => self.root().sync().map(|()| true),
+                Ok(file) => {
+                    self.unsettled().add_secret(name, bytes, file);
+                    Ok(true)
+                }
                 Err(refused) if refused.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
                 Err(refused) => Err(refused.error),
             }

@@ -24,6 +24,7 @@ mod persist;
 mod quarantine;
 mod queue;
 mod records;
+mod settle;
 #[cfg(test)]
 mod testing;
 mod witness;

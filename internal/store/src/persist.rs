@@ -161,6 +161,8 @@ impl Shared {
     fn run(&self, state: &StateDir, key: &Key) {
         let _guard = StopGuard(self);
         let Some(done) = self.done().take() else { return };
+        // What the start put in place, while the first client is on its way.
+        settle(state);
         while let Some(job) = self.next_job() {
             carry_out(job, state, key, &done);
             let mut desk = self.desk();
@@ -208,6 +210,14 @@ fn carry_out(job: Job, state: &StateDir, key: &Key, done: &Done) {
     }
     for ticket in job.too_late {
         done(Persisted { ticket, result: Err(StoreError::Deleted { trajectory: job.trajectory }) });
+    }
+    settle(state);
+}
+
+/// What fails here fails the next durable write, which somebody waits for.
+fn settle(state: &StateDir) {
+    if let Err(error) = state.settle() {
+        tracing::warn!(%error, cause = cause_of(&error), "the disk did not take what was written; it is written again");
     }
 }
 

@@ -155,6 +155,10 @@ impl StateDir {
             return Err(StoreError::TooLarge { trajectory, size: text.len(), limit: RECORD_LIMIT_BYTES });
         }
         self.refuse_outdated(record)?;
+        if sync == Sync::Durable {
+            // What it rests on: the key it is under, its generation, what was said of the one before.
+            self.settle()?;
+        }
         self.replace_record(&name, text.as_bytes(), sync)
             .map_err(|source| StoreError::io("cannot write", &self.records().join(&name), source))?;
         // After the record, never before: a witness that runs ahead would refuse the record that it is about.

@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 
 use evermux_core::names::{Generation, Handshake, Trajectory};
-use evermux_core::record::Record;
+use evermux_core::record::{Record, Sync};
 use nix::fcntl::OFlag;
 
 use crate::dir::StateDir;
@@ -74,7 +74,7 @@ pub(crate) struct Witness {
     length: Option<u64>,
     /// The last byte is no line end: a former process died in the middle of a line.
     torn_tail: bool,
-    /// A write or sync failed, so what the file holds is not known. Written afresh the next time.
+    /// A write or sync failed (one of this object's own; see `settle.rs` for the others), so what the file holds is not known. Written afresh the next time.
     distrusted: bool,
 }
 
@@ -274,9 +274,10 @@ impl Witness {
         self.known.is_deleted(trajectory)
     }
 
+    /// It is durable once it is settled.
     pub(crate) fn note_written(&mut self, state: &StateDir, record: &Record) -> Result<(), StoreError> {
         failpoint("witness.before_append");
-        self.append(state, Line::of_record(record))
+        self.append(state, Line::of_record(record), Sync::None)
     }
 
     pub(crate) fn note_deleted(
@@ -284,7 +285,7 @@ impl Witness {
         state: &StateDir,
         trajectory: Trajectory,
     ) -> Result<(), StoreError> {
-        self.append(state, Line::Deleted(trajectory))
+        self.append(state, Line::Deleted(trajectory), Sync::Durable)
     }
 
     /// Whether most lines repeat others.
@@ -295,14 +296,26 @@ impl Witness {
 
     /// Rewrites the file with one line per fact, synced.
     pub(crate) fn compact(&mut self, state: &StateDir) -> Result<(), StoreError> {
+        self.rewrite(state, Sync::Durable)
+    }
+
+    fn rewrite(&mut self, state: &StateDir, sync: Sync) -> Result<(), StoreError> {
         let text: String = self.known.lines().into_iter().filter_map(Line::encode).collect();
         let dir = state.journal();
         let rewrite = || -> io::Result<()> {
             let mut temp = temp_for(dir, NAME, false)?;
             temp.write_all(text.as_bytes())?;
-            temp.as_file().sync_all()?;
-            temp.persist(dir.join(NAME)).map_err(|refused| refused.error)?;
-            dir.sync()
+            if sync == Sync::Durable {
+                temp.as_file().sync_all()?;
+            }
+            let file = temp.persist(dir.join(NAME)).map_err(|refused| refused.error)?;
+            match sync {
+                Sync::Durable => dir.sync(),
+                Sync::None => {
+                    state.unsettled().add_witness(file, true);
+                    Ok(())
+                }
+            }
         };
         if let Err(source) = rewrite() {
             self.distrusted = true;
@@ -314,19 +327,25 @@ impl Witness {
         Ok(())
     }
 
-    fn append(&mut self, state: &StateDir, line: Line) -> Result<(), StoreError> {
+    fn append(&mut self, state: &StateDir, line: Line, sync: Sync) -> Result<(), StoreError> {
         self.refresh(state)?;
         let text = line.encode().ok_or(StoreError::Unencodable { field: "witness".to_owned() })?;
         self.known.fold(line);
         let length = self.length.unwrap_or(0);
         // After a failed sync the kernel may have dropped the pages and call the next sync a success, so nothing
         // is ever synced twice: the file is written afresh.
-        if self.distrusted || length == 0 || length > COMPACT_AT.max(2 * self.compacted) {
+        if length == 0 && !self.distrusted {
+            return self.rewrite(state, sync);
+        }
+        if self.distrusted || length > COMPACT_AT.max(2 * self.compacted) {
             return self.compact(state);
         }
         let text = if self.torn_tail { format!("\n{text}") } else { text };
-        match append_synced(state.journal(), text.as_bytes()) {
-            Ok(length) => {
+        match append_to(state.journal(), text.as_bytes(), sync) {
+            Ok((file, length)) => {
+                if sync == Sync::None {
+                    state.unsettled().add_witness(file, false);
+                }
                 self.length = Some(length);
                 self.torn_tail = false;
                 Ok(())
@@ -339,22 +358,26 @@ impl Witness {
     }
 }
 
-/// Appends and syncs; returns the new length.
-fn append_synced(dir: &Dir, text: &[u8]) -> io::Result<u64> {
+/// Returns the file and its new length.
+fn append_to(dir: &Dir, text: &[u8], sync: Sync) -> io::Result<(File, u64)> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut file =
         OpenOptions::new().append(true).mode(PRIVATE_FILE).custom_flags(flags.bits()).open(dir.join(NAME))?;
     file.write_all(text)?;
-    file.sync_data()?;
-    Ok(file.metadata()?.len())
+    if sync == Sync::Durable {
+        file.sync_data()?;
+    }
+    let length = file.metadata()?.len();
+    Ok((file, length))
 }
 
 impl StateDir {
-    /// Grants the next generation: above every one that was granted before or is in a record. On disk before it
-    /// is returned. Also for a successor, by its predecessor.
+    /// Grants the next generation: above every one that was granted before or is in a record. It stands there before it
+    /// is returned, and is durable before any record of it; who needs it durable for more settles it
+    /// ([`StateDir::settle`]). Also for a successor, by its predecessor.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if it could not be made durable; a repeat is safe.
+    /// [`StoreError::Io`] if it could not be written; a repeat is safe.
     pub fn grant_generation(&self, _lock: &DaemonLock, records: &[Record]) -> Result<Generation, StoreError> {
         let mut witness = self.witness();
         witness.refresh(self)?;
@@ -364,7 +387,7 @@ impl StateDir {
             return Err(StoreError::GenerationsExhausted);
         }
         failpoint("generation.before_append");
-        witness.append(self, Line::Granted(next))?;
+        witness.append(self, Line::Granted(next), Sync::None)?;
         Ok(next)
     }
 }

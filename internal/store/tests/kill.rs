@@ -144,9 +144,13 @@ fn dying_at_any_point_loses_nothing_that_was_promised() {
         .iter()
         .flat_map(|point| [1, 2, 3, 8, 9].map(|count| format!("{point}:{count}")))
         .collect();
-    for counted in
-        ["witness.before_append", "journal.before_append", "journal.after_append", "block.before_write"]
-    {
+    for counted in [
+        "witness.before_append",
+        "settle.before_sync",
+        "journal.before_append",
+        "journal.after_append",
+        "block.before_write",
+    ] {
         points.extend([1, 3].map(|count| format!("{counted}:{count}")));
     }
     for once in [

@@ -320,7 +320,6 @@ fn the_socket_of_the_one_that_drains_is_made_anew() {
     upgraded(&scene.harness);
     let socket = scene.harness.runtime_dir().join(format!("drain-{generation}.sock"));
     fs::remove_file(&socket).unwrap();
-    scene.harness.signal(old, Signal::SIGHUP);
     let again = poll_until(PATIENCE, || UnixStream::connect(&socket).ok());
     assert!(again.is_some(), "{}", scene.harness.logs());
     scene.end_held(true, "its call");

@@ -83,6 +83,7 @@ impl Node {
         let guard = Guard::new("token");
         let (streams, port) = (1.into(), Port::default());
         let face = Face {
+            founded: tokio::sync::OnceCell::new(),
             inbox: inbox.clone(),
             sealer: sealer.clone(),
             keeper,

@@ -332,7 +332,11 @@ impl<'a> Attempt<'a> {
     fn grant(&mut self) -> Vec<Fact> {
         let (state, lock) = (self.house.face.state.clone(), self.house.lock.get());
         let Some(lock) = lock else { return vec![Fact::NotGranted("it has no lock".to_owned())] };
-        let grant = move || state.grant_generation(&lock, &[]).map_err(|error| error.to_string());
+        let grant = move || {
+            let granted = state.grant_generation(&lock, &[]);
+            // What the successor gives out is to be as durable as what this process did.
+            granted.and_then(|granted| state.settle().map(|()| granted)).map_err(|error| error.to_string())
+        };
         self.granting = Some(tokio::task::spawn_blocking(grant));
         Vec::new()
     }
