@@ -27,7 +27,8 @@ impl Face {
         let mut stage = work.stage(Reply::Json, true).await?;
         let running = stage.start(target(name)?).await?;
         let load = Load { listens: true, ..Load::of(links, 0, 100) };
-        let crowd = Crowd::open(&running.endpoint, load).await?;
+        let mut crowd = Crowd::open(&running.endpoint, load).await?;
+        crowd.rest();
         Ok(Self { stage, running, crowd, before: [0; 3] })
     }
 

@@ -42,7 +42,10 @@ async fn idle_links(stage: &mut Stage, few: u32, many: u32) -> Result<[f64; 2]> 
     let mut sizes = [0.0; 2];
     for (clients, size) in [few, many - few].into_iter().zip(&mut sizes) {
         let load = Load { listens: true, round: stage.number_round(), ..Load::of(clients, 0, 100) };
-        crowds.push(Crowd::open(&running.endpoint, load).await?);
+        let mut crowd = Crowd::open(&running.endpoint, load).await?;
+        // Idle for half a minute, without half a minute: what the daemon holds of a link does not depend on the time.
+        crowd.rest();
+        crowds.push(crowd);
         tokio::time::sleep(PAUSE).await;
         *size = proportional(pid(&running)?)?;
     }

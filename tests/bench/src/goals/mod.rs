@@ -43,7 +43,8 @@ struct Amounts {
     /// Of all clients in a round.
     calls: u32,
     load: Duration,
-    /// Before a daemon counts as idle: threads and connections that were needed are kept for seconds.
+    /// Before a daemon and a shim count as idle: threads that were needed are kept for seconds, connections for half a
+    /// minute.
     settle: Duration,
     idle: Duration,
     records: u32,
@@ -84,7 +85,7 @@ impl Amounts {
             shims: 10,
             calls: 4000,
             load: Duration::from_secs_f64(args.minutes.max(0.0) * 60.0),
-            settle: Duration::from_secs(12),
+            settle: Duration::from_secs(35),
             idle: Duration::from_secs(args.idle_seconds),
             records: 1000,
             growth: [10, 100, 1000],

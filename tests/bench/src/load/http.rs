@@ -28,7 +28,8 @@ const ACK_HEADER: HeaderName = HeaderName::from_static("evermux-ack");
 pub(crate) struct HttpClient {
     endpoint: HttpEndpoint,
     path: Uri,
-    sender: SendRequest<Full<Bytes>>,
+    /// `None`: it was idle for long.
+    sender: Option<SendRequest<Full<Bytes>>>,
     /// What every request carries; the session joins it after `initialize`.
     headers: HeaderMap,
     has_session: bool,
@@ -64,7 +65,7 @@ impl HttpClient {
         for (name, value) in &endpoint.headers {
             headers.insert(HeaderName::try_from(name)?, value.parse()?);
         }
-        let (path, sender) = (endpoint.path.parse()?, dial(&endpoint.address).await?);
+        let (path, sender) = (endpoint.path.parse()?, Some(dial(&endpoint.address).await?));
         Ok(Self { endpoint, path, sender, headers, has_session: false, next_seq: 1, listening: None })
     }
 
@@ -126,6 +127,11 @@ impl HttpClient {
         Ok(())
     }
 
+    /// What half a minute without a request is to a shim: it closes the connection that it does not use.
+    pub(crate) fn rest(&mut self) {
+        self.sender.take_if(|_| self.endpoint.as_shim);
+    }
+
     /// Pieces that have come on the GET stream.
     pub(crate) fn heard(&self) -> u64 {
         self.listening.as_ref().map_or(0, |listening| listening.heard.load(Ordering::Relaxed))
@@ -156,11 +162,18 @@ impl HttpClient {
     }
 
     async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>> {
-        if self.sender.ready().await.is_err() {
-            // Closed between two requests, as a server may.
-            self.sender = dial(&self.endpoint.address).await?;
+        let mut kept = self.sender.take();
+        // Closed between two requests, as a server may.
+        if let Some(sender) = &mut kept
+            && sender.ready().await.is_err()
+        {
+            kept = None;
         }
-        self.sender.send_request(request).await.context("the connection broke")
+        let sender = match kept {
+            Some(sender) => sender,
+            None => dial(&self.endpoint.address).await?,
+        };
+        self.sender.insert(sender).send_request(request).await.context("the connection broke")
     }
 
     fn request(&self, method: Method, body: Bytes) -> Result<Request<Full<Bytes>>> {

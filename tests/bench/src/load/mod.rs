@@ -194,6 +194,12 @@ impl Client {
         }
     }
 
+    fn rest(&mut self) {
+        if let Link::Http(link) = &mut self.link {
+            link.rest();
+        }
+    }
+
     fn pid(&self) -> Option<u32> {
         match &self.link {
             Link::Http(_) => None,
@@ -312,6 +318,11 @@ impl Crowd {
             client.call().await?;
         }
         Ok(())
+    }
+
+    /// Lets go of what a client does that is idle for long.
+    pub(crate) fn rest(&mut self) {
+        self.clients.iter_mut().for_each(Client::rest);
     }
 
     /// Pieces that have come on the GET streams.
