@@ -59,6 +59,7 @@ impl Hub {
             Input::Release(trajectory) => self.on_release(trajectory),
             Input::TakenOver { manifest, living } => self.on_taken_over(*manifest, living),
             Input::Describe => self.on_describe(),
+            Input::Draft => self.on_draft(),
             Input::Beside(manifest) => self.on_beside(*manifest),
             Input::Doubtful(upstreams) => self.doubtful.extend(upstreams),
             Input::Released { generation, stream } => self.on_released(generation, *stream),
@@ -227,6 +228,14 @@ impl Hub {
         let manifest = self.manifest();
         self.role = Role::Frozen { waiting: Vec::new(), postponed };
         self.order(Output::Handed(Box::new(manifest)));
+    }
+
+    /// Most of it is the same in the freeze, and is on its way by then.
+    fn on_draft(&mut self) {
+        if let Role::Preparing { step: Step::Prepared, .. } = self.role {
+            let manifest = self.manifest();
+            self.order(Output::Handed(Box::new(manifest)));
+        }
     }
 
     /// Its successor is gone with all it knew, and another process starts.

@@ -307,6 +307,8 @@ pub enum Input {
     /// To a process that handed over: say what ends here ([`Handed`](crate::output::Output::Handed)), for one that
     /// started without it.
     Describe,
+    /// Say what would be handed over now. Only asked of one that is prepared; it goes on.
+    Draft,
     /// Records of sessions of these upstreams cannot be used, and the handles in them are known to nobody.
     Doubtful(BTreeSet<UpstreamName>),
     /// Another process still drains as this one starts cold; what it said of itself. After `Loaded`.

@@ -100,7 +100,9 @@ fn is_made_anew(socket: &mut Socket, is_own: impl FnOnce() -> bool) -> bool {
 struct Hall {
     face: Arc<Face>,
     tracker: TaskTracker,
-    phases: watch::Receiver<Phase>,
+    /// The last call has ended. No `watch`: that would wake every connection at each change of the phase, also in the
+    /// moment of a takeover, in which calls wait.
+    over: CancellationToken,
     admission: Admission,
     /// Nothing closes the socket before the process ends.
     never: CancellationToken,
@@ -116,7 +118,8 @@ pub(crate) async fn accept(
     let mut sentry = Sentry::of(&door.socket);
     let look = Arc::clone(&door.look);
     let never = CancellationToken::new();
-    let hall = Hall { face: Arc::clone(&face), tracker, phases, admission: Admission::default(), never };
+    let over = once_drained(phases);
+    let hall = Hall { face: Arc::clone(&face), tracker, over, admission: Admission::default(), never };
     loop {
         let accepted = tokio::select! {
             accepted = door.socket.accept() => accepted.map(|stream| hall.take_local(stream)),
@@ -162,7 +165,8 @@ pub(crate) async fn accept_relays(
 ) {
     let mut sentry = Sentry::of(socket);
     let never = CancellationToken::new();
-    let hall = Hall { face, tracker, phases, admission: Admission::default(), never };
+    let over = once_drained(phases);
+    let hall = Hall { face, tracker, over, admission: Admission::default(), never };
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
@@ -184,6 +188,17 @@ pub(crate) async fn accept_relays(
             }
         }
     }
+}
+
+/// Cancelled once the last call has ended, or nobody can say so any more.
+fn once_drained(mut phases: watch::Receiver<Phase>) -> CancellationToken {
+    let over = CancellationToken::new();
+    let drained = over.clone();
+    tokio::spawn(async move {
+        drop(phases.wait_for(|phase| *phase == Phase::Drained).await);
+        drained.cancel();
+    });
+    over
 }
 
 impl Hall {
@@ -210,7 +225,7 @@ impl Hall {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (face, mut phases) = (Arc::clone(&self.face), self.phases.clone());
+        let (face, drained) = (Arc::clone(&self.face), self.over.clone());
         let most = admission::most_connections(face.keeper.config().limits.connections);
         match self.admission.admit(via, most) {
             Admitted::Served(places) => drop(self.tracker.spawn(async move {
@@ -218,7 +233,7 @@ impl Hall {
                 let guest = (via != Via::Drain).then(|| neighbours.guests.enter());
                 let over = async {
                     tokio::select! {
-                        _ = phases.wait_for(|phase| *phase == Phase::Drained) => {}
+                        () = drained.cancelled() => {}
                         () = closed.cancelled() => {}
                         () = neighbours.parting.cancelled(), if guest.is_some() => {}
                     }

@@ -27,7 +27,7 @@ pub(crate) use line::Line;
 
 use crate::accept;
 use crate::downstream::{Face, Reply, ReplyBody, plain};
-use crate::inbox::Told;
+use crate::inbox::{Inbox, Told};
 use crate::neighbours::Neighbours;
 use crate::reactor::Phase;
 use crate::socket::Socket;
@@ -79,7 +79,7 @@ pub(crate) fn control(face: &Face, path: &str, request: &Request<Incoming>) -> R
             let trajectory = path.strip_prefix("release/").and_then(|name| name.parse::<Trajectory>().ok());
             match trajectory {
                 Some(trajectory) => {
-                    face.inbox.tell(Told::Fact(Input::Release(trajectory)));
+                    tokio::spawn(let_go(Arc::clone(&face.neighbours), face.inbox.clone(), trajectory));
                     plain(StatusCode::ACCEPTED, bytes::Bytes::new())
                 }
                 None => plain(StatusCode::NOT_FOUND, bytes::Bytes::new()),
@@ -87,6 +87,13 @@ pub(crate) fn control(face: &Face, path: &str, request: &Request<Incoming>) -> R
         }
         _ => plain(StatusCode::NOT_FOUND, bytes::Bytes::new()),
     }
+}
+
+/// What waited in the freeze comes first: the end of a stream is work for each of its listeners, here and in the process
+/// that they go to.
+pub(crate) async fn let_go(neighbours: Arc<Neighbours>, inbox: Inbox, trajectory: Trajectory) {
+    drop(timeout(neighbours.times.relays_first, neighbours.posts.none()).await);
+    inbox.tell(Told::Fact(Input::Release(trajectory)));
 }
 
 /// Waits until a process that handed over is needed no more: its own calls have ended, then relayed ones. What is left

@@ -39,6 +39,8 @@ pub(crate) enum Ask {
 pub(crate) enum Transfer {
     /// Begin nothing that cannot be handed over; told when all is ready.
     Prepare(oneshot::Sender<()>),
+    /// Say what would be handed over now, and go on.
+    Draft(oneshot::Sender<Box<Manifest>>),
     /// Handle nothing more, and say what is handed over.
     Freeze(oneshot::Sender<Box<Manifest>>),
     /// Say what ends in this process, which handed over.

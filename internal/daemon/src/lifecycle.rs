@@ -13,6 +13,7 @@ use evermux_core::names::{Generation, UpstreamName};
 use evermux_core::seal::Sealer;
 use evermux_store::{CallJournal, DaemonLock, Key, LockError, Persist, StateDir, failpoint};
 use fd_handover::Witness;
+use http::Uri;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio_util::task::TaskTracker;
@@ -28,6 +29,7 @@ use crate::inbox::{Ask, Inbox, Told, Transfer};
 use crate::keeper::Keeper;
 use crate::log;
 use crate::neighbours::Neighbours;
+use crate::network::Network;
 use crate::offers::{Offers, StartedBy};
 use crate::policy::{limits, policies};
 use crate::port::Port;
@@ -108,11 +110,18 @@ fn start(options: &RunOptions) -> Result<(), RunError> {
     runtime.block_on(async {
         let key = state.key()?.into_key();
         let life = Pipe::lay().map_err(|error| RunError::setup("make a pipe", error))?;
+        let network = Network::new(config.daemon.ca_file.clone());
         let beginning = match lock {
             Some(lock) => Beginning::Cold(lock),
-            None => begin_as_successor(options, &state, &key, &life).await?,
+            None => {
+                // The predecessor's clients would wait for it.
+                network
+                    .warm(config.upstreams.values().filter_map(|up| Uri::try_from(up.url.as_str()).ok()))
+                    .await;
+                begin_as_successor(options, &state, &key, &life).await?
+            }
         };
-        serve(options, config, &state, Home { key, life }, beginning).await
+        serve(options, config, &state, Home { key, life, network }, beginning).await
     })
 }
 
@@ -128,6 +137,7 @@ enum Beginning {
 struct Home {
     key: Key,
     life: Pipe,
+    network: Network,
 }
 
 /// Another process has the lock: it hands over, or it is gone by now.
@@ -205,6 +215,8 @@ async fn serve(
         (parts.tracker.clone(), Arc::clone(&parts.persist), parts.generation.0);
     let reactor = tokio::spawn(Reactor::new(parts).run(rx));
     let accepting = tokio::spawn(accept(door, Arc::clone(&face), tracker.clone(), phases.clone()));
+    // Nobody waits for it; a client may wait to be let in.
+    drain::remove_stale(&options.paths.socket()).await;
     if options.detached {
         say(&serde_json::json!({"ready": true, "generation": generation, "took_over": took_over}));
     }
@@ -232,7 +244,7 @@ async fn assemble(
     home: Home,
     beginning: Beginning,
 ) -> Result<Assembled, RunError> {
-    let Home { key, life } = home;
+    let Home { key, life, network } = home;
     let guard = Guard::new(&state.http_token()?);
     let (inbox, rx) = Inbox::new();
     let (phase, phases) = watch::channel(Phase::Serving);
@@ -248,6 +260,7 @@ async fn assemble(
         tracker,
         phase,
         neighbours: Arc::clone(&neighbours),
+        network,
     };
     let took_over = matches!(beginning, Beginning::Taken(_));
     let Taken { parts, lock, socket, drains } = match beginning {
@@ -259,7 +272,6 @@ async fn assemble(
         Some(socket) => socket,
         None => Socket::listen(&path).map_err(|source| RunError::Listen { path: path.clone(), source })?,
     };
-    drain::remove_stale(&path).await;
     let (lock, look) = (LockBox::new(lock), Arc::new(Notify::new()));
     let (doors, notices) = mpsc::unbounded_channel();
     let door = Door { socket, lock: lock.clone(), notices, state: state.clone(), look: Arc::clone(&look) };
@@ -391,6 +403,7 @@ pub(crate) struct Setting {
     pub(crate) tracker: TaskTracker,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) neighbours: Arc<Neighbours>,
+    pub(crate) network: Network,
 }
 
 /// Everything that former processes left, checked and handed to a fresh hub (design §6: one resume).
@@ -460,7 +473,7 @@ fn parts(
     let persist = Arc::new(Persist::start(state, key.clone(), done));
     setting.inbox.tell(Told::Fact(Input::Limits(limits(&config))));
     setting.inbox.tell(Told::Fact(Input::Configured(policies(&config))));
-    let Setting { sealer, inbox, tracker, phase, neighbours } = setting;
+    let Setting { sealer, inbox, tracker, phase, neighbours, network } = setting;
     let wall = crate::sleep::system_wall();
     let audit = Audit::open(&state.log_dir(), generation);
     let key = key.clone();
@@ -478,6 +491,7 @@ fn parts(
         wall,
         neighbours,
         audit,
+        network,
     })
 }
 

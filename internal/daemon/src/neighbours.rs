@@ -22,6 +22,8 @@ use crate::inbox::Inbox;
 pub(crate) struct Times {
     /// Nobody may listen on the main socket: whoever finds it dead starts a daemon meanwhile.
     pub(crate) patience: Duration,
+    /// For POSTs that are relayed, before a GET stream is let go of: news come here meanwhile as they did.
+    pub(crate) relays_first: Duration,
     /// After the last call of a process that drains: for clients to send what follows from its answer.
     pub(crate) linger: Duration,
     /// Idle connections may stay. Every client known closes or uses one within this time; closed by us, a request may
@@ -33,6 +35,7 @@ impl Default for Times {
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(30),
+            relays_first: Duration::from_millis(100),
             linger: Duration::from_secs(2),
             idle: Duration::from_secs(100),
         }

@@ -27,6 +27,13 @@ impl Network {
         Arc::clone(&self.sender)
     }
 
+    /// Makes the clients now that these endpoints need. What cannot be made is tried again at its need, and said then.
+    pub(crate) async fn warm(&self, urls: impl Iterator<Item = Uri>) {
+        for url in urls {
+            drop(self.sender.get(&url).await);
+        }
+    }
+
     /// A config is in force, new or read again: what the file holds may have changed with it.
     pub(crate) fn configure(&mut self, ca_file: Option<&PathBuf>) {
         if ca_file.is_some() || self.ca_file.is_some() {

@@ -30,6 +30,7 @@ use crate::policy::{limits, policies};
 use crate::relay;
 use crate::sleep::{Clocks, Wall};
 use crate::status;
+use ends::Ends;
 
 /// Facts taken in one turn before its exchanges start and the deadline is looked at again.
 const TURN: usize = 64;
@@ -74,6 +75,7 @@ pub(crate) struct Parts {
     pub(crate) wall: Wall,
     pub(crate) neighbours: Arc<Neighbours>,
     pub(crate) audit: Audit,
+    pub(crate) network: Network,
 }
 
 pub(crate) struct Reactor {
@@ -84,9 +86,9 @@ pub(crate) struct Reactor {
     held: Vec<StreamId>,
     /// When they are let go at the latest.
     release_by: Option<Instant>,
+    ends: Ends,
     exchanges: BTreeMap<ExchangeId, AbortHandle>,
     purse: Purse,
-    network: Network,
     unwritten: Vec<JournalEntry>,
     /// Exchanges of this turn: they start together, behind one write of the journal.
     starting: Vec<(ExchangeId, Box<ExchangeSpec>)>,
@@ -115,12 +117,12 @@ impl Reactor {
     pub(crate) fn new(mut parts: Parts) -> Self {
         let wall = std::mem::replace(&mut parts.wall, Box::new(|| Duration::ZERO));
         Self {
-            network: Network::new(parts.config.daemon.ca_file.clone()),
             parts,
             clocks: Clocks::new(wall),
             sinks: BTreeMap::new(),
             held: Vec::new(),
             release_by: None,
+            ends: Ends::default(),
             exchanges: BTreeMap::new(),
             purse: Purse::default(),
             unwritten: Vec::new(),
@@ -148,6 +150,10 @@ impl Reactor {
             let told = tokio::select! {
                 biased;
                 told = rx.recv() => told,
+                () = tokio::task::yield_now(), if self.ends.are_waiting() => {
+                    self.ends.end_some(&mut self.sinks);
+                    continue;
+                }
                 () = alarm.as_mut(), if armed.is_some() => {
                     armed = None;
                     Some(Told::Fact(Input::Tick))
@@ -174,6 +180,7 @@ impl Reactor {
 
     /// *Sent* is a fact on disk before it is one on the wire (D17): one write for every call of the turn.
     fn end_turn(&mut self) {
+        self.ends.begin_turn();
         while !self.starting.is_empty() {
             let written = self.write_journal();
             for (exchange, spec) in std::mem::take(&mut self.starting) {
@@ -197,7 +204,7 @@ impl Reactor {
     fn take(&mut self, told: Told) {
         if let Some(slept) = self.clocks.slept() {
             tracing::info!(seconds = slept.as_secs(), "the machine slept");
-            self.network.renew();
+            self.parts.network.renew();
             self.handle(Input::Woke);
         }
         match told {
@@ -320,12 +327,8 @@ impl Reactor {
                 // A core that was told to stop meanwhile is not frozen, and the attempt hears that by its dropped channel.
                 self.transfer.frozen = self.transfer.handed.take().is_none();
             }
-            Transfer::Describe(done) => {
-                self.transfer.handed = Some(done);
-                self.handle(Input::Describe);
-                // Dropped by one that has not handed over.
-                self.transfer.handed = None;
-            }
+            Transfer::Describe(done) => self.describe(done, Input::Describe),
+            Transfer::Draft(done) => self.describe(done, Input::Draft),
             Transfer::Resume => {
                 let Ongoing { held, departed, .. } = std::mem::take(&mut self.transfer);
                 self.handle(Input::Resume);
@@ -348,6 +351,13 @@ impl Reactor {
             Transfer::Departed(generation) if self.transfer.frozen => self.transfer.departed.push(generation),
             Transfer::Departed(generation) => self.depart(generation),
         }
+    }
+
+    /// `done` is dropped by a core that is not asked in its time.
+    fn describe(&mut self, done: oneshot::Sender<Box<Manifest>>, input: Input) {
+        self.transfer.handed = Some(done);
+        self.handle(input);
+        self.transfer.handed = None;
     }
 
     /// What it left is read here although it takes a few milliseconds: nothing may be decided in between.
@@ -375,7 +385,7 @@ impl Reactor {
     }
 
     fn reload(&mut self, config: Config) {
-        self.network.configure(config.daemon.ca_file.as_ref());
+        self.parts.network.configure(config.daemon.ca_file.as_ref());
         self.handle(Input::Limits(limits(&config)));
         self.handle(Input::Configured(policies(&config)));
         self.parts.config = config;
@@ -457,7 +467,7 @@ impl Reactor {
                     sink.push(bytes::Bytes::from_static(b"event: evermux/stopped\ndata: \n\n"));
                 }
             }
-            Output::End(stream) => drop(self.sinks.remove(&stream)),
+            Output::End(stream) => self.ends.end(stream, &mut self.sinks),
             Output::Start { exchange, spec } => self.starting.push((exchange, spec)),
             Output::Forget { upstream, fingerprint } => self.purse.forget(&upstream, fingerprint),
             Output::Refresh { upstream, fingerprint } => self.refresh(upstream, fingerprint),
@@ -551,7 +561,7 @@ impl Reactor {
             return;
         };
         let inbox = self.parts.inbox.clone();
-        let job = Job { exchange, spec, resolved, sender: self.network.sender(), inbox };
+        let job = Job { exchange, spec, resolved, sender: self.parts.network.sender(), inbox };
         let task = self.parts.tracker.spawn(exchange::run(job));
         self.exchanges.insert(exchange, task.abort_handle());
     }
@@ -574,6 +584,7 @@ impl Reactor {
     }
 }
 
+mod ends;
 mod notes;
 #[cfg(test)]
 mod relays;

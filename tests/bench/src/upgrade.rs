@@ -268,15 +268,18 @@ pub(crate) fn run(args: &UpgradeArgs) -> Result<()> {
             rows.push(measure(&evermux, *links)?);
         }
     }
-    say("| links | longest gap, with / without an upgrade | frozen, ms | whole upgrade, ms |")?;
-    say("|---|---|---|---|")?;
+    say(
+        "| links | longest gap, with ÷ without an upgrade | without, ms | with, ms | frozen, ms | whole upgrade, ms |",
+    )?;
+    say("|---|---|---|---|---|---|")?;
     for (links, rows) in args.links.iter().zip(&all) {
         let of = |at: fn(&[f64; 4]) -> f64| {
             let (middle, least, most) = median(rows.iter().map(at).collect());
             format!("{middle:.2} [{least:.2}..{most:.2}]")
         };
-        let ratio = of(|row| row[1] / row[0]);
-        say(&format!("| {links} | {ratio}× | {} | {} |", of(|row| row[2]), of(|row| row[3])))?;
+        let (ratio, without, with) = (of(|row| row[1] / row[0]), of(|row| row[0]), of(|row| row[1]));
+        let (frozen, whole) = (of(|row| row[2]), of(|row| row[3]));
+        say(&format!("| {links} | {ratio} | {without} | {with} | {frozen} | {whole} |"))?;
     }
     Ok(())
 }

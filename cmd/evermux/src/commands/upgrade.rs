@@ -70,7 +70,7 @@ async fn replace(paths: &Paths, force: bool) -> Result<Outcome, Failure> {
     let socket = paths.socket();
     let sender = UnixSender::new(socket.clone());
     let lost = |error: ControlError| control::failure(&error, &socket);
-    let from = standing(&sender).await.map_err(lost)?;
+    let from = standing(&sender, control::who_serves(&sender).await).await.map_err(lost)?;
     let own = evermux_daemon::build()
         .map_err(|error| Failure::failed(format!("this program's own file cannot be read: {error}")))?;
     if from.build.as_deref() == Some(own) && !force {
@@ -86,15 +86,17 @@ async fn replace(paths: &Paths, force: bool) -> Result<Outcome, Failure> {
             return Err(not_upgraded(&sender, &from, &reason).await.at(socket.display().to_string()));
         }
     };
-    // Whatever came in between, the successor said that it serves.
-    let to = standing(&sender).await.ok().filter(|to| to.pid == Some(pid)).unwrap_or_else(|| Standing {
+    // Whatever came in between, the successor said that it serves. It runs this program's own file: it is not made to read
+    // that now, while clients come to it.
+    let to = standing(&sender, control::hello(&sender).await).await.ok().filter(|to| to.pid == Some(pid));
+    let to = to.unwrap_or_else(|| Standing {
         pid: Some(pid),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        build: Some(own.to_owned()),
+        build: None,
         generation: None,
         left: 0,
     });
-    let to = Standing { generation: generation.or(to.generation), ..to };
+    let to = Standing { generation: generation.or(to.generation), build: Some(own.to_owned()), ..to };
     Ok(Outcome::Upgraded { from, to, took_over })
 }
 
@@ -137,7 +139,8 @@ async fn try_until(
 
 /// The daemon that serves, if it is this build by now.
 async fn already(sender: &UnixSender, own: &str) -> Option<Standing> {
-    let standing = tokio::time::timeout(SIGN_OF_LIFE, standing(sender)).await.ok()?.ok()?;
+    let asked = async { standing(sender, control::who_serves(sender).await).await };
+    let standing = tokio::time::timeout(SIGN_OF_LIFE, asked).await.ok()?.ok()?;
     (standing.build.as_deref() == Some(own)).then_some(standing)
 }
 
@@ -164,8 +167,8 @@ async fn not_upgraded(sender: &UnixSender, before: &Standing, reason: &str) -> F
 }
 
 /// Who serves, and what it says about itself. Its status is worth a word, not a failure.
-async fn standing(sender: &UnixSender) -> Result<Standing, ControlError> {
-    let Hello { pid, version, build, .. } = control::who_serves(sender).await?;
+async fn standing(sender: &UnixSender, hello: Result<Hello, ControlError>) -> Result<Standing, ControlError> {
+    let Hello { pid, version, build, .. } = hello?;
     let answer = control::call(sender, Method::GET, "/control/status", Bytes::new()).await;
     let status: Value =
         answer.ok().and_then(|answer| serde_json::from_slice(&answer.body).ok()).unwrap_or_default();

@@ -66,7 +66,9 @@ pub enum Order {
     Prepare,
     /// Grant the next generation, on disk.
     Grant,
-    /// Write the offer.
+    /// Write ahead what is large and hardly changes, so that the freeze is not for it.
+    Draft,
+    /// Write the offer. That it is accepted says that what was written ahead was read.
     Offer,
     /// Freeze the hub.
     Freeze,
@@ -165,7 +167,7 @@ impl Predecessor {
             }
             (Step::Granting, Fact::Granted) => {
                 self.go(Step::Offered, now + ACCEPTED_WITHIN);
-                out.push(Order::Offer);
+                out.extend([Order::Draft, Order::Offer]);
             }
             (Step::Granting, Fact::NotGranted(why)) => self.abort(now, Reason::Disk(why), out),
             (Step::Offered, Fact::Accepted) => {

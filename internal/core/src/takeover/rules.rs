@@ -60,6 +60,16 @@ fn one_that_declines_gets_the_decision_before_the_hub_goes_on() {
     assert_eq!(tell_old(&mut old, 3, OldFact::Gone), [OldOrder::Resume(reason)]);
 }
 
+/// What is accepted then was read: the freeze waits for none of it.
+#[test]
+fn what_is_written_ahead_comes_before_the_offer() {
+    let (mut old, out) = told(&[OldFact::Prepared, OldFact::Granted]);
+    assert_eq!(out, [OldOrder::Draft, OldOrder::Offer]);
+    assert_eq!(tell_old(&mut old, 1, OldFact::Accepted), [OldOrder::Freeze]);
+    let (mut old, _) = told(&[OldFact::Prepared, OldFact::Granted]);
+    assert!(matches!(tell_old(&mut old, 1, OldFact::SendFailed)[..], [OldOrder::Abort(_)]));
+}
+
 #[test]
 fn a_ready_that_comes_late_is_not_followed_by_commit() {
     let (mut old, _) = told(&FROZEN);

@@ -52,8 +52,11 @@ impl World {
 
     pub fn freeze(&mut self) {
         assert!(self.prepared, "not prepared");
+        self.put(Input::Draft);
+        let ahead = self.handed.take().expect("it says what it would hand over");
         self.put(Input::Freeze);
-        assert!(self.handed.is_some(), "nothing was handed over");
+        let handed = self.handed.as_ref().expect("something was handed over");
+        assert_eq!(ahead.links, handed.links, "nothing happened in between");
     }
 
     /// The successor is active.

@@ -45,6 +45,9 @@ impl Play {
 
     fn freeze(&mut self) {
         if self.w.prepared && self.w.handed.is_none() {
+            self.w.put(Input::Draft);
+            // What it hands over is what it says then.
+            self.w.handed = None;
             self.w.put(Input::Freeze);
         }
     }

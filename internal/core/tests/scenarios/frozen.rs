@@ -109,6 +109,7 @@ fn a_stop_before_the_freeze_is_a_stop() {
     w.prepare();
     assert!(w.prepared);
     w.put(Input::Drain);
+    w.put(Input::Draft);
     w.put(Input::Freeze);
     assert!(w.handed.is_none(), "nothing is handed over");
     assert!(!w.drained);

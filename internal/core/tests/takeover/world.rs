@@ -46,6 +46,7 @@ pub(crate) enum Op {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Frame {
     Hello,
+    Ahead,
     Offer,
     Accept,
     Descriptors,
@@ -293,6 +294,7 @@ impl World {
             OldOrder::Prepare if self.unsettled => {}
             OldOrder::Prepare => self.tell_old(OldFact::Prepared),
             OldOrder::Grant => self.tell_old(OldFact::Granted),
+            OldOrder::Draft => self.write_old(Frame::Ahead, None),
             OldOrder::Offer => self.write_old(Frame::Offer, None),
             OldOrder::Freeze => {
                 (self.frozen, self.described) = (true, self.state);

@@ -50,7 +50,8 @@ impl Process {
         let config = evermux_config::parse("[upstream.up]\nurl = \"http://127.0.0.1:9/mcp\"\n").unwrap();
         let state = StateDir::open(&options.paths.state_dir).unwrap();
         let (seen, alive) = liveness().unwrap();
-        let home = Home { key: state.key().unwrap().into_key(), life: Pipe::of(seen) };
+        let home =
+            Home { key: state.key().unwrap().into_key(), life: Pipe::of(seen), network: Network::new(None) };
         let beginning = Beginning::Cold(state.try_lock().unwrap());
         let assembled = assemble(&options, config, &state, home, beginning).await.unwrap();
         let Assembled { parts, rx, face, door, look, phases, .. } = assembled;

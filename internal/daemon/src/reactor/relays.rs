@@ -29,6 +29,7 @@ use crate::guard::Guard;
 use crate::keeper::Keeper;
 use crate::lifecycle::{Setting, load};
 use crate::neighbours::Times;
+use crate::network::Network;
 use crate::offers::{Offers, StartedBy};
 use crate::port::Port;
 use crate::socket::Socket;
@@ -37,6 +38,7 @@ const SOON: Duration = Duration::from_secs(20);
 const CALL: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a"}}"#;
 const TIMES: Times = Times {
     patience: Duration::from_millis(300),
+    relays_first: Duration::from_millis(50),
     linger: Duration::from_millis(50),
     idle: Duration::from_millis(300),
 };
@@ -77,6 +79,7 @@ impl Node {
             tracker: tracker.clone(),
             phase: phase.clone(),
             neighbours: Arc::clone(&neighbours),
+            network: Network::new(None),
         };
         let parts = load(config.clone(), &state, &lock, &key, setting).unwrap();
         let keeper = Arc::new(Keeper::new(kept.path().join("none"), config, key, inbox.clone()));

@@ -58,6 +58,7 @@ impl Running {
             tracker: TaskTracker::new(),
             phase,
             neighbours: Arc::clone(&neighbours),
+            network: Network::new(None),
         };
         let mut parts = load(config, &state, &lock, &key, setting).unwrap();
         let wall = Arc::new(AtomicU64::new(1_800_000_000));

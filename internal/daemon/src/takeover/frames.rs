@@ -115,7 +115,15 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn of(text: &[u8], sessions: usize, links: usize) -> Self {
-        Self { bytes: text.len(), sessions, links, blake3: blake3::hash(text).to_hex().to_string() }
+        Self::behind(&blake3::Hasher::new(), text, sessions, links)
+    }
+
+    /// `rest`: what came behind what was taken by the hasher.
+    pub(crate) fn behind(ahead: &blake3::Hasher, rest: &[u8], sessions: usize, links: usize) -> Self {
+        let mut hasher = ahead.clone();
+        hasher.update(rest);
+        let bytes = usize::try_from(hasher.count()).unwrap_or(usize::MAX);
+        Self { bytes, sessions, links, blake3: hasher.finalize().to_hex().to_string() }
     }
 }
 

@@ -19,6 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::credentials::Variables;
 
+mod ahead;
+
+pub(crate) use ahead::Ahead;
+
 /// What the shell hands over. Values of variables and outputs of commands: no `Debug`.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lent {
@@ -34,7 +38,12 @@ pub(crate) struct Lent {
 struct Whole {
     generation: u64,
     sessions: Vec<Session>,
-    links: Vec<LinkText>,
+    /// `None`: they stand before the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    links: Option<Vec<LinkText>>,
+    /// Links that were written ahead, and are gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    gone: Vec<String>,
     ended: Vec<String>,
     journal: Vec<Journalled>,
     closed: Vec<Ask>,
@@ -138,14 +147,28 @@ pub(crate) struct Codec<'a> {
 /// What is wrong with a manifest; names no value of it.
 type Wrong = &'static str;
 
+const NO_MANIFEST: Wrong = "not the form of a manifest";
+
 impl Codec<'_> {
     /// The text. `Err`: a record has no form on disk, which is our own fault.
     pub(crate) fn write(&self, manifest: &Manifest, lent: Lent) -> Result<Vec<u8>, Wrong> {
-        let Manifest { generation, sessions, links, ended, journal, closed, replies, doubt } = manifest;
+        let links = Some(manifest.links.iter().map(|link| self.link(link)).collect());
+        self.write_with(manifest, links, Vec::new(), lent)
+    }
+
+    fn write_with(
+        &self,
+        manifest: &Manifest,
+        links: Option<Vec<LinkText>>,
+        gone: Vec<String>,
+        lent: Lent,
+    ) -> Result<Vec<u8>, Wrong> {
+        let Manifest { generation, sessions, ended, journal, closed, replies, doubt, .. } = manifest;
         let whole = Whole {
             generation: generation.0,
             sessions: sessions.iter().map(|session| self.session(session)).collect::<Result<_, _>>()?,
-            links: links.iter().map(|link| self.link(link)).collect(),
+            links,
+            gone,
             ended: ended.iter().map(ToString::to_string).collect(),
             journal: journal.iter().map(journalled).collect(),
             closed: closed.iter().map(closed_ask).collect(),
@@ -207,15 +230,20 @@ impl Codec<'_> {
 
     /// The values again. `Err`: it was not written by a process of this state directory, or makes no sense.
     pub(crate) fn read(&self, bytes: &[u8]) -> Result<(Manifest, Lent), Wrong> {
-        let whole: Whole = serde_json::from_slice(bytes).map_err(|_| "not the form of a manifest")?;
-        let Whole { generation, sessions, links, ended, journal, closed, replies, doubt_ms, lent } = whole;
+        let mut whole: Whole = serde_json::from_slice(bytes).map_err(|_| NO_MANIFEST)?;
+        let links = self.read_links(whole.links.take().ok_or(NO_MANIFEST)?)?;
+        self.read_with(whole, links)
+    }
+
+    fn read_with(&self, whole: Whole, links: Vec<HandedLink>) -> Result<(Manifest, Lent), Wrong> {
+        let Whole { generation, sessions, ended, journal, closed, replies, doubt_ms, lent, .. } = whole;
         let manifest = Manifest {
             generation: Generation(generation),
             sessions: sessions
                 .into_iter()
                 .map(|session| self.read_session(session))
                 .collect::<Result<_, _>>()?,
-            links: links.into_iter().map(|link| self.read_link(link)).collect::<Result<_, _>>()?,
+            links,
             ended: ended.iter().map(|link| nonce(link)).collect::<Result<_, _>>()?,
             journal: journal.into_iter().map(read_journalled).collect::<Result<_, _>>()?,
             closed: closed.iter().map(read_closed).collect::<Result<_, _>>()?,
@@ -257,6 +285,10 @@ impl Codec<'_> {
             drift,
             listed,
         })
+    }
+
+    fn read_links(&self, links: Vec<LinkText>) -> Result<Vec<HandedLink>, Wrong> {
+        links.into_iter().map(|link| self.read_link(link)).collect()
     }
 
     fn read_link(&self, link: LinkText) -> Result<HandedLink, Wrong> {

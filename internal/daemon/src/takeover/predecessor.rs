@@ -19,8 +19,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use super::frames::{Declined, Descriptor, Descriptors, End, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
-use super::manifest::{Codec, Lent};
+use super::frames::{Declined, Descriptor, Descriptors, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
+use super::manifest::{Ahead, Codec, Lent};
 use super::say::{say, say_text};
 use super::{Pipe, body_of, gone};
 use crate::accept::{LockBox, Notice};
@@ -136,6 +136,7 @@ struct Attempt<'a> {
     prepared: Option<oneshot::Receiver<()>>,
     granting: Option<JoinHandle<Result<Generation, String>>>,
     granted: Option<Generation>,
+    ahead: Ahead,
     manifest: Option<Box<Manifest>>,
     drain: Option<Drain>,
     frozen: Option<Instant>,
@@ -147,7 +148,20 @@ impl<'a> Attempt<'a> {
     fn new(house: &'a Arc<House>, asked: Asked) -> Self {
         let began = Instant::now();
         let (prepared, granting, granted, manifest, drain, frozen) = (None, None, None, None, None, None);
-        Self { house, asked, began, prepared, granting, granted, manifest, drain, frozen, closed: false }
+        let ahead = Ahead::default();
+        Self {
+            house,
+            asked,
+            began,
+            prepared,
+            granting,
+            granted,
+            ahead,
+            manifest,
+            drain,
+            frozen,
+            closed: false,
+        }
     }
 
     async fn run(mut self) {
@@ -273,6 +287,7 @@ impl<'a> Attempt<'a> {
                 Vec::new()
             }
             Order::Grant => self.grant(),
+            Order::Draft => self.draft(until).await,
             Order::Offer => self.offer().await,
             Order::Freeze => self.freeze(until).await,
             Order::Send => {
@@ -347,8 +362,35 @@ impl<'a> Attempt<'a> {
         waiting.await.ok()
     }
 
+    /// On a thread of its own: calls go on.
+    async fn draft(&mut self, until: Instant) -> Vec<Fact> {
+        let (done, drafted) = oneshot::channel();
+        self.tell(Transfer::Draft(done));
+        // One that is not prepared any more says nothing, and will not freeze either.
+        let Ok(Ok(manifest)) = timeout_at(until, drafted).await else { return Vec::new() };
+        let (sealer, key) = (self.house.face.sealer.clone(), self.house.key.clone());
+        let write = move || Ahead::write(&Codec { sealer: &sealer, key: &key }, manifest.links);
+        let Ok(Ok((ahead, text))) = tokio::task::spawn_blocking(write).await else {
+            return vec![Fact::SendFailed];
+        };
+        let sent = timeout_at(until, say_text(&mut self.asked.channel, &text)).await.unwrap_or(false);
+        self.ahead = ahead;
+        if sent { Vec::new() } else { vec![Fact::SendFailed] }
+    }
+
+    /// Also what is slow and need not wait for the freeze, which clients wait for: the socket for what is relayed, and
+    /// the records that are on their way.
     async fn offer(&mut self) -> Vec<Fact> {
         let Some(generation) = self.granted else { return vec![Fact::SendFailed] };
+        let socket = self.house.face.neighbours.path(evermux_core::handover::Peer::Successor);
+        match Drain::listen(&socket, self.house.generation) {
+            Ok(drain) => self.drain = Some(drain),
+            Err(error) => {
+                tracing::error!(%error, "cannot listen for what is relayed");
+                return vec![Fact::SendFailed];
+            }
+        }
+        drop(self.flush());
         let Agreed { protocol, records } = self.asked.agreed;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let offer = Offer { protocol, records, generation: generation.0, version };
@@ -368,28 +410,35 @@ impl<'a> Attempt<'a> {
         vec![Fact::Handed]
     }
 
-    /// Everything: descriptors, manifest, its end. The records that were on their way are on disk before.
+    /// Everything: descriptors, manifest, its end. The records that were on their way are on disk before that: a write of
+    /// this process that came later would put an older one in the place of the successor's.
     async fn send(&mut self) -> bool {
-        let persist = Arc::clone(&self.house.persist);
-        let flushed = tokio::task::spawn_blocking(move || persist.flush(FLUSHED_WITHIN)).await;
-        if !flushed.unwrap_or(false) {
-            return false;
-        }
+        let flushing = self.flush();
         let (Some(manifest), Some(estate)) = (self.manifest.take(), self.copies().await) else {
             return false;
         };
-        let socket = self.house.face.neighbours.path(evermux_core::handover::Peer::Successor);
-        match Drain::listen(&socket, self.house.generation) {
-            Ok(drain) => self.drain = Some(drain),
-            Err(error) => {
-                tracing::error!(%error, "cannot listen for what is relayed");
-                return false;
-            }
-        }
         let sealer = self.house.face.sealer.clone();
         let codec = Codec { sealer: &sealer, key: &self.house.key };
-        let Ok(text) = codec.write(&manifest, self.lend()) else { return false };
-        self.send_descriptors(estate).await && self.send_manifest(&manifest, &text).await
+        let ahead = std::mem::take(&mut self.ahead);
+        let Ok((text, links)) = ahead.write_rest(&codec, &manifest, self.lend()) else { return false };
+        if !self.send_descriptors(estate).await || !say_text(&mut self.asked.channel, &text).await {
+            return false;
+        }
+        failpoint("takeover.o.manifest");
+        let end = ahead.end(&text, manifest.sessions.len(), links);
+        if let Some(flushing) = flushing
+            && !flushing.await.unwrap_or(false)
+        {
+            return false;
+        }
+        self.say(Kind::End, &end).await
+    }
+
+    /// Has the records written that wait for it. `None`: none do.
+    fn flush(&self) -> Option<JoinHandle<bool>> {
+        let persist = Arc::clone(&self.house.persist);
+        let is_idle = persist.flush(Duration::ZERO);
+        (!is_idle).then(|| tokio::task::spawn_blocking(move || persist.flush(FLUSHED_WITHIN)))
     }
 
     async fn copies(&self) -> Option<Estate> {
@@ -423,15 +472,6 @@ impl<'a> Attempt<'a> {
         let sent = say(&mut self.asked.channel, Kind::Descriptors, &Descriptors { fds: what }, &fds).await;
         failpoint("takeover.o.descriptors");
         sent
-    }
-
-    async fn send_manifest(&mut self, manifest: &Manifest, text: &[u8]) -> bool {
-        if !say_text(&mut self.asked.channel, text).await {
-            return false;
-        }
-        failpoint("takeover.o.manifest");
-        let end = End::of(text, manifest.sessions.len(), manifest.links.len());
-        self.say(Kind::End, &end).await
     }
 
     /// It is decided, and the successor is active: this process lets go of its doors before it does anything else, so

@@ -20,7 +20,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout};
 
 use super::frames::{Declined, Descriptor, Descriptors, End, Hello, Kind, Nothing, Offer, PROTOCOL, Refusal};
-use super::manifest::{Codec, Lent};
+use super::manifest::{Ahead, Codec, Lent};
 use super::say::say;
 use super::{PROTOCOL_NAME, Pipe, body_of};
 use crate::socket::Socket;
@@ -148,6 +148,8 @@ struct Got {
     offer: Option<Offer>,
     life: Option<Witness>,
     fds: Vec<(Descriptor, OwnedFd)>,
+    /// What came before the offer.
+    ahead: Ahead,
     text: Vec<u8>,
     estate: Option<Box<Estate>>,
 }
@@ -241,6 +243,11 @@ impl Attempt<'_> {
                 let life = frame.fds.pop().and_then(|fd| Witness::new(fd).ok());
                 self.got.life = Some(life.ok_or("an offer came without a life to watch")?);
                 self.got.offer = Some(body_of(&frame).ok_or_else(|| unread("the offer"))?);
+                if !self.got.text.is_empty() {
+                    let text = std::mem::take(&mut self.got.text);
+                    let ahead = Ahead::read(&self.codec(), &text);
+                    self.got.ahead = ahead.map_err(|why| format!("the manifest is damaged: {why}"))?;
+                }
                 failpoint("takeover.n.offer");
                 Ok(Some(Fact::Offered))
             }
@@ -274,12 +281,18 @@ impl Attempt<'_> {
         }
     }
 
+    fn codec(&self) -> Codec<'_> {
+        Codec { sealer: self.tools.sealer, key: self.tools.key }
+    }
+
     /// Everything is checked before this process says that it could go on.
     fn assemble(&mut self, end: &End) -> Result<Estate, String> {
         let text = std::mem::take(&mut self.got.text);
-        let codec = Codec { sealer: self.tools.sealer, key: self.tools.key };
-        let (manifest, lent) = codec.read(&text).map_err(|why| format!("the manifest is damaged: {why}"))?;
-        if *end != End::of(&text, manifest.sessions.len(), manifest.links.len()) {
+        let ahead = std::mem::take(&mut self.got.ahead);
+        let digest = ahead.end(&text, 0, 0);
+        let read = ahead.read_rest(&self.codec(), &text);
+        let (manifest, lent, links) = read.map_err(|why| format!("the manifest is damaged: {why}"))?;
+        if *end != (End { sessions: manifest.sessions.len(), links, ..digest }) {
             return Err("the manifest is not what was sent".to_owned());
         }
         let offer = self.got.offer.as_ref().ok_or("nothing was offered")?;

@@ -79,6 +79,29 @@ async fn a_drain_socket_takes_relays_and_tells_what_is_over() {
     assert!(!dir.path().join("drain-4.sock").exists(), "its file goes with it");
 }
 
+/// What waited in the freeze comes first, and is not waited for long: a call may take an hour.
+#[tokio::test]
+async fn a_stream_is_let_go_of_after_the_posts_that_are_relayed() {
+    let is_release = |told| matches!(told, Told::Fact(Input::Release(Trajectory(7))));
+    for (relays_first, ends) in [(SOON, true), (Duration::ZERO, false)] {
+        let mut neighbours = Neighbours::new("none".into());
+        neighbours.times.relays_first = relays_first;
+        let (neighbours, (inbox, mut told)) = (Arc::new(neighbours), Inbox::new());
+        let post = neighbours.posts.enter();
+        let letting = tokio::spawn(drain::let_go(Arc::clone(&neighbours), inbox, Trajectory(7)));
+        if ends {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert!(told.try_recv().is_err(), "a POST is under way");
+            drop(post);
+        }
+        let released = tokio::time::timeout(SOON, told.recv()).await.expect("it is let go of");
+        assert!(released.is_some_and(is_release));
+        letting.await.unwrap();
+    }
+}
+
 /// A successor that answers nothing, and a GET with the head of a stream and half an event.
 fn silent_successor(dir: &Path) -> tokio::task::JoinHandle<Vec<UnixStream>> {
     let peer = Peered::listen(dir, "evermux.sock");

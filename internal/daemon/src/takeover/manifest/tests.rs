@@ -161,6 +161,67 @@ fn its_form_is_as_ever() {
     assert_eq!(codec.read(newer.as_bytes()).unwrap().0, whole());
 }
 
+/// Links with these names, the first of which changed since.
+fn since(names: &[u128], acked: u64) -> Vec<HandedLink> {
+    let named = |(at, name): (usize, &u128)| {
+        let mut link = link();
+        link.claim.nonce = LinkNonce(*name);
+        link.acked = Seq(if at == 0 { acked } else { 1 });
+        link
+    };
+    names.iter().enumerate().map(named).collect()
+}
+
+#[test]
+fn what_was_written_ahead_is_corrected_behind() {
+    let (sealer, key) = (sealer(), Key::from_bytes([7; 32]));
+    let codec = Codec { sealer: &sealer, key: &key };
+    for (before, after, acked) in [
+        (vec![5, 6, 7], vec![5, 6, 7], 1),
+        (vec![5, 6, 7], vec![5, 6, 7], 9),
+        (vec![5, 6, 7], vec![5, 7, 8], 9),
+        (vec![5, 6, 7], vec![8], 1),
+        (vec![5], vec![], 1),
+        (vec![], vec![5, 6], 1),
+    ] {
+        let (written, mut text) = Ahead::write(&codec, since(&before, 1)).unwrap();
+        let manifest = Manifest { links: since(&after, acked), ..whole() };
+        let (rest, count) = written.write_rest(&codec, &manifest, lent()).unwrap();
+        let said = written.end(&rest, 1, count);
+        let read = if text.is_empty() { Ahead::default() } else { Ahead::read(&codec, &text).unwrap() };
+        assert_eq!(read.end(&rest, 1, count), said);
+        let (other, other_lent, links) = read.read_rest(&codec, &rest).unwrap();
+        assert_eq!((&other, links), (&manifest, count), "{before:?} {after:?}");
+        assert!(other_lent == lent());
+        // A build that reads nothing ahead takes it as one text: a link's last word counts there, and one that is gone stays.
+        text.extend_from_slice(&rest);
+        assert_eq!(super::super::frames::End::of(&text, 1, count), said);
+        let (flat, _) = codec.read(&text).unwrap();
+        assert_eq!(flat.links.len(), count);
+        let last: BTreeMap<_, _> = flat.links.into_iter().map(|link| (link.claim.nonce, link)).collect();
+        for link in &manifest.links {
+            assert_eq!(last.get(&link.claim.nonce), Some(link));
+        }
+    }
+}
+
+#[test]
+fn what_came_ahead_and_makes_no_sense_is_refused() {
+    let (sealer, key) = (sealer(), Key::from_bytes([7; 32]));
+    let codec = Codec { sealer: &sealer, key: &key };
+    let (_, text) = Ahead::write(&codec, since(&[5, 6], 1)).unwrap();
+    for cut in 0..text.len() {
+        // Between two links it is whole, and less: the digest tells.
+        let whole = text.get(cut..).is_some_and(|rest| rest.starts_with(br#",{"id""#));
+        let nothing = text.get(..cut) == Some(br#"{"links":["#);
+        assert_eq!(Ahead::read(&codec, &text[..cut]).is_ok(), whole || nothing, "cut at {cut}");
+    }
+    let strange = Key::from_bytes([8; 32]);
+    let other = Codec { sealer: &Sealer::new(strange.bytes()), key: &strange };
+    assert!(Ahead::read(&other, &text).is_err());
+    assert!(Ahead::read(&codec, br#"{"generation":3"#).is_err());
+}
+
 #[test]
 fn one_from_before_trails_and_drift_is_read_for_ever() {
     let (sealer, key) = (sealer(), Key::from_bytes([7; 32]));

@@ -176,6 +176,9 @@ async fn a_core_that_does_not_freeze_is_not_waited_for() {
     let mut successor = Successor::ask(daemon.house(), witness);
     let Transfer::Prepare(prepared) = transfer().await else { panic!("no preparation") };
     prepared.send(()).unwrap();
+    // One that says nothing of what it would hand over is asked again in the freeze.
+    let Transfer::Draft(unanswered) = transfer().await else { panic!("no draft") };
+    drop(unanswered);
     successor.hear(Kind::Offer).await;
     successor.say(Kind::Accept).await;
     let Transfer::Freeze(_unanswered) = transfer().await else { panic!("no freeze") };
