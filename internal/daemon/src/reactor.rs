@@ -180,7 +180,7 @@ impl Reactor {
 
     /// *Sent* is a fact on disk before it is one on the wire (D17): one write for every call of the turn.
     fn end_turn(&mut self) {
-        self.ends.begin_turn();
+        self.ends.end_turn(&mut self.sinks);
         while !self.starting.is_empty() {
             let written = self.write_journal();
             for (exchange, spec) in std::mem::take(&mut self.starting) {

@@ -4,9 +4,12 @@
 //! file (D8). Losing it costs every record, and nothing else.
 
 use std::fmt;
+use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use evermux_core::names::Digest;
+use nix::fcntl::OFlag;
 
 use crate::dir::StateDir;
 use crate::error::StoreError;
@@ -128,7 +131,15 @@ impl StateDir {
     ) -> Result<(Vec<u8>, bool), StoreError> {
         loop {
             match self.read_secret(name, is_good)? {
-                Secret::Good(bytes) => return Ok((bytes, false)),
+                Secret::Good(bytes) => {
+                    // Whoever made it may have been killed before it was durable.
+                    let path = self.root().join(name);
+                    let found =
+                        OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path);
+                    let found = found.map_err(|source| StoreError::io("cannot read", &path, source))?;
+                    self.unsettled().add_secret(name, &bytes, found);
+                    return Ok((bytes, false));
+                }
                 Secret::Missing => {}
                 Secret::Damaged(why) => {
                     let moved =

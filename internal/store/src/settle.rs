@@ -20,6 +20,8 @@ pub(crate) struct Unsettled {
     witness: Option<File>,
     /// The witness is a new file of its name.
     renamed: bool,
+    /// Its name was synced by this process: one that was killed may have left it as it was.
+    is_named: bool,
     /// A sync failed. The kernel may have dropped the pages and call the next sync a success, so nothing is synced twice:
     /// all of it is written afresh.
     afresh: bool,
@@ -40,7 +42,7 @@ impl Unsettled {
 
     pub(crate) fn add_witness(&mut self, file: File, renamed: bool) {
         self.witness = Some(file);
-        self.renamed |= renamed;
+        self.renamed |= renamed || !self.is_named;
     }
 
     fn is_empty(&self) -> bool {
@@ -98,7 +100,10 @@ impl StateDir {
             unsettled.sync(self).map_err(|source| StoreError::io("cannot sync", self.path(), source))
         };
         match outcome {
-            Ok(()) => *unsettled = Unsettled::default(),
+            Ok(()) => {
+                let is_named = unsettled.is_named || unsettled.witness.is_some();
+                *unsettled = Unsettled { is_named, ..Unsettled::default() };
+            }
             Err(_) => unsettled.afresh = true,
         }
         outcome
@@ -115,7 +120,12 @@ impl StateDir {
             };
             replace().map_err(|source| StoreError::io("cannot write", &self.root().join(name), source))?;
         }
-        if unsettled.witness.is_some() { witness.compact(self) } else { Ok(()) }
+        if unsettled.witness.is_none() {
+            return Ok(());
+        }
+        // A successor may have written there since.
+        witness.refresh(self)?;
+        witness.compact(self)
     }
 }
 

@@ -29,8 +29,8 @@ pub trait Wire {
     fn poll_read(&mut self, context: &mut Context<'_>, room: usize) -> Poll<io::Result<Bytes>>;
 }
 
-/// A request as it goes out. Clones share its bytes.
-#[derive(Debug, Clone)]
+/// A request as it goes out. Clones share its bytes. No `Debug`: it holds credentials.
+#[derive(Clone)]
 pub struct Message {
     head: Bytes,
     /// Empty if it is behind the head already.
@@ -67,7 +67,6 @@ impl Message {
 }
 
 /// One request and its response. Dropping it closes its connection.
-#[derive(Debug)]
 pub struct Exchange<W> {
     wire: W,
     unsent: Message,
@@ -163,9 +162,8 @@ impl<W: Wire> Exchange<W> {
                     Err(self.failed.take().map_or(Broken::Eof, Broken::Io))
                 });
             }
-            if bytes.len() >= self.read {
-                self.read = (self.read * 4).min(MAX_READ);
-            }
+            // Small again after a large body: a stream that waits keeps room for what it reads next.
+            self.read = if bytes.len() >= self.read { (self.read * 4).min(MAX_READ) } else { READ };
             self.reader.push(bytes);
         }
     }
@@ -179,19 +177,25 @@ impl<W: Wire> Exchange<W> {
         while !self.unsent.is_gone() {
             let parts = [IoSlice::new(&self.unsent.head), IoSlice::new(&self.unsent.body)];
             match self.wire.poll_write(context, &parts) {
+                Poll::Ready(Ok(0)) if !self.written => {
+                    return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+                }
+                Poll::Ready(Ok(0)) => self.give_up_writing(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(length)) => {
-                    self.written |= length > 0;
+                    self.written = true;
                     self.unsent.advance(length);
                 }
                 Poll::Ready(Err(error)) if !self.written => return Err(error.into()),
-                Poll::Ready(Err(error)) => {
-                    self.failed = Some(error);
-                    (self.unsent.head, self.unsent.body) = (Bytes::new(), Bytes::new());
-                }
+                Poll::Ready(Err(error)) => self.give_up_writing(error),
                 Poll::Pending => break,
             }
         }
         Ok(())
+    }
+
+    fn give_up_writing(&mut self, error: io::Error) {
+        self.failed = Some(error);
+        (self.unsent.head, self.unsent.body) = (Bytes::new(), Bytes::new());
     }
 
     /// Whether the response is whole, if all that is left of it are bytes that have come.

@@ -5,6 +5,7 @@
 //! grammar is httparse's, as it is hyper's; the framing is RFC 9112 section 6.3. What is only odd makes the connection
 //! unfit for another request, and what is wrong is an error: no response is guessed at.
 
+use std::fmt;
 use std::mem::MaybeUninit;
 
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -39,7 +40,6 @@ pub enum Malformed {
 }
 
 /// What came of a response.
-#[derive(Debug)]
 pub enum Part {
     /// Its head; the first part, once.
     Head(Parts),
@@ -49,8 +49,18 @@ pub enum Part {
     End,
 }
 
+impl fmt::Debug for Part {
+    /// Values of headers and bodies are the server's secrets or the user's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Head(parts) => write!(f, "Head({})", parts.status),
+            Self::Data(data) => write!(f, "Data({} bytes)", data.len()),
+            Self::End => f.write_str("End"),
+        }
+    }
+}
+
 /// Reads one response. It is not the answer to `HEAD` or `CONNECT`, which nobody sends here.
-#[derive(Debug)]
 pub struct Reader {
     /// What came and is not a part yet.
     pending: Bytes,
@@ -71,6 +81,16 @@ enum State {
     /// The connection's end is the body's.
     UntilClose,
     Over,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = self.pending.len();
+        f.debug_struct("Reader")
+            .field("pending", &pending)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Reader {
@@ -174,6 +194,10 @@ impl Reader {
     /// Lines of the chunked coding; false if more has to come.
     fn between_chunks(&mut self) -> Result<bool, Malformed> {
         let length = match self.state {
+            // httparse takes a line without a number for the last chunk, which would end a body in its middle.
+            State::ChunkLine if self.pending.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) => {
+                return Err(Malformed::Chunk);
+            }
             State::ChunkLine => match httparse::parse_chunk_size(&self.pending) {
                 Ok(Status::Complete((length, 0))) => {
                     self.state = State::Trailers;
@@ -297,8 +321,7 @@ fn says(headers: &HeaderMap, name: HeaderName, token: &str) -> bool {
     })
 }
 
-/// A request's head as it goes out.
-#[derive(Debug)]
+/// A request's head as it goes out. No `Debug`: it holds credentials.
 pub struct Head(BytesMut);
 
 impl Head {
@@ -321,7 +344,9 @@ impl Head {
             Self::new(request.method().as_str(), uri.path_and_query().map_or("/", |path| path.as_str()));
         if !headers.contains_key(header::HOST) {
             let host = uri.authority().map_or("localhost", |authority| authority.as_str());
-            head.put("host", host.rsplit('@').next().unwrap_or(host));
+            let host = host.rsplit('@').next().unwrap_or(host);
+            // A server that knows itself by name only would take the port that is meant anyway for a stranger's.
+            head.put("host", host.strip_suffix(":80").unwrap_or(host));
         }
         for (name, value) in headers {
             head.put(name.as_str(), value);

@@ -108,7 +108,11 @@ impl<K: Kind> Pool<K> {
         let mut exchange = Exchange::new(connection, message);
         let head = poll_fn(|context| exchange.poll_head(context)).await?;
         let mut body = Body { exchange: Some(exchange), pool: Arc::clone(self) };
-        body.settle();
+        // Only where the head itself says that there is nothing: an empty stream of events is one, also if its end came in
+        // the same read.
+        if body.exchange.as_ref().and_then(Exchange::left) == Some(0) {
+            body.settle();
+        }
         Ok(http::Response::from_parts(head, RawBody::new(body)))
     }
 

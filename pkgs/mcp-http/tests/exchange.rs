@@ -36,6 +36,7 @@ on_both!(
     get_may_be_refused_with_405,
     redirects_are_reported_not_followed,
     accepted_without_body_is_empty,
+    an_empty_stream_is_a_stream_however_it_comes,
     the_session_header_is_read_in_any_spelling,
     a_bad_session_id_is_kept_as_an_error,
     a_request_read_then_closed_is_unknown_and_sent_once,
@@ -230,6 +231,19 @@ async fn get_may_be_refused_with_405<S: Sender>(pair: Pair<S>) {
     assert_eq!(answer.head.status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(answer.head.content, Content::Empty);
     assert_eq!(answer.headers()["allow"], "POST");
+}
+
+/// A stream that ends at once may come in one read with its head, or not; "no stream here" is something else.
+async fn an_empty_stream_is_a_stream_however_it_comes<S: Sender>(pair: Pair<S>) {
+    let whole = format!("{SSE_HEAD}0\r\n\r\n");
+    let two_steps = vec![send(SSE_HEAD), Step::Wait(Duration::from_millis(20)), send("0\r\n\r\n")];
+    for steps in [vec![send(whole)], two_steps] {
+        pair.peer.answer(move |_| steps.clone());
+        let answer = pair.client.send(Outgoing::new(Verb::Get)).await.unwrap();
+        assert_eq!(answer.head.content, Content::EventStream);
+        assert!(answer.into_events(EventLimits::default()).next().await.is_none());
+    }
+    assert_eq!(pair.peer.opened(), 1, "it is used again after such a stream");
 }
 
 async fn redirects_are_reported_not_followed<S: Sender>(pair: Pair<S>) {

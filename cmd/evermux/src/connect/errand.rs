@@ -1,6 +1,7 @@
 //! What the shim does now and then, beside its loop: it looks for the daemon or starts it, and talks to its control
 //! endpoints. Each on a thread with a runtime of its own, because here is waited for processes, locks and limits of time;
-//! the thread ends with what it does, so that a shim that only passes messages on is one thread.
+//! the thread ends with what it does, so that a shim that only passes messages on is one thread. (Who has started the
+//! daemon waits there for its end, too.)
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;

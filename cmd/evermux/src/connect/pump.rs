@@ -36,6 +36,9 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 const MAX_IDLE: usize = 8;
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
+/// Before a wait is tried again that the system refused.
+const FAILED_WAIT: Duration = Duration::from_millis(100);
+
 /// A message that was posted and has no head yet.
 struct Awaited {
     seq: u64,
@@ -45,6 +48,8 @@ struct Awaited {
 /// What a wait found.
 #[derive(Default)]
 struct Ready {
+    /// Stdout had room, so the exchanges were waited for.
+    room: bool,
     errands: bool,
     stdout: bool,
     stdin: bool,
@@ -118,8 +123,9 @@ impl Pump {
             // Before the wait: what it did not find by then was not there.
             let now = Instant::now();
             let ready = self.wait(now);
+            let room = ready.room;
             self.take(ready);
-            self.ring(now);
+            self.ring(now, room);
         };
         self.flush();
         exit
@@ -165,9 +171,11 @@ impl Pump {
             Ok(_) => {}
             Err(Errno::INTR) => return Ready::default(),
             Err(error) => {
-                // Only memory can be short here, and a loop that goes on at once would take the processor too.
+                // Only memory can be short here, and a loop that goes on at once would take the processor too. This wait
+                // needs none.
                 say(&format!("evermux: waiting failed: {error}"));
-                std::thread::yield_now();
+                poll(&mut [], Some(&timespec(FAILED_WAIT))).unwrap_or_default();
+                return Ready::default();
             }
         }
         let mut events = files.iter().map(|file| !file.revents().is_empty());
@@ -175,7 +183,7 @@ impl Pump {
         let stdout = write && events.next().unwrap_or(false);
         let stdin = read && events.next().unwrap_or(false);
         let exchanges = events.enumerate().filter_map(|(at, ready)| ready.then_some(at)).collect();
-        Ready { errands, stdout, stdin, exchanges }
+        Ready { room, errands, stdout, stdin, exchanges }
     }
 
     fn take(&mut self, ready: Ready) {
@@ -259,10 +267,9 @@ impl Pump {
         }
     }
 
-    /// What time has brought; `now` is from before the wait that found nothing else.
-    fn ring(&mut self, now: Instant) {
+    /// What time has brought; `now` is from before the wait that found nothing else, and `room` from the wait.
+    fn ring(&mut self, now: Instant, room: bool) {
         self.idle.retain(|(_, since)| now < *since + IDLE_LIMIT);
-        let room = self.has_room();
         if let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.until <= now) {
             let seq = awaited.seq;
             if room {
@@ -280,6 +287,10 @@ impl Pump {
     }
 
     fn read(&mut self) {
+        if !self.machine.wants_input() {
+            // What was dealt with just now was the end.
+            return;
+        }
         let chunk = self.source.read(&mut self.scratch.borrow_mut());
         match chunk {
             Ok(None) => {}

@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::scratch::Scratch;
 
-/// How much a file that may block is given at once, in bytes: so much room a terminal or a pipe has when it says that it
-/// has some.
-const PIECE: usize = 4 << 10;
+/// How much a file that may block is given at once, in bytes. A terminal says that it can be written with any room at all,
+/// and blocks for the rest; the less it is given, the seldomer.
+const PIECE: usize = 256;
 /// How many parts leave at once.
 const PARTS: usize = 16;
 

@@ -28,7 +28,10 @@ impl Ends {
         }
     }
 
-    pub(super) fn begin_turn(&mut self) {
+    /// Before another turn. Some of those that wait end with each: under load there is always a turn, and never a moment
+    /// without one.
+    pub(super) fn end_turn(&mut self, sinks: &mut BTreeMap<StreamId, Sink>) {
+        self.end_some(sinks);
         self.count = 0;
     }
 
@@ -38,8 +41,7 @@ impl Ends {
 
     /// Those of another turn.
     pub(super) fn end_some(&mut self, sinks: &mut BTreeMap<StreamId, Sink>) {
-        let from = self.waiting.len().saturating_sub(ENDS);
-        for stream in self.waiting.split_off(from) {
+        for stream in self.waiting.drain(..self.waiting.len().min(ENDS)) {
             sinks.remove(&stream);
         }
     }
@@ -51,6 +53,21 @@ mod tests {
 
     use super::*;
     use crate::body::Queues;
+
+    /// Facts that never stop: who waits is ended by the turns that they make, the oldest first.
+    #[test]
+    fn ends_that_wait_come_under_load_too() {
+        let queues = Queues { response: 1024, stream: 1024 };
+        let mut sinks: BTreeMap<_, _> = (0..200)
+            .map(|number| (StreamId(number), Sink::new(&Input::StreamClosed(StreamId(number)), queues).0))
+            .collect();
+        let mut ends = Ends::default();
+        for turn in 0..4 {
+            (turn * 50..(turn + 1) * 50).for_each(|number| ends.end(StreamId(number), &mut sinks));
+            ends.end_turn(&mut sinks);
+            assert!(sinks.keys().all(|stream| stream.0 >= (turn + 1) * 50), "{turn}");
+        }
+    }
 
     #[test]
     fn a_thousand_ends_are_spread_over_turns_and_all_come() {
@@ -72,7 +89,7 @@ mod tests {
         // The next turn has its own.
         let (sink, _head) = Sink::new(&Input::StreamClosed(StreamId(1)), queues);
         sinks.insert(StreamId(1), sink);
-        ends.begin_turn();
+        ends.end_turn(&mut sinks);
         ends.end(StreamId(1), &mut sinks);
         assert!(sinks.is_empty());
     }

@@ -49,6 +49,24 @@ fn a_start_waits_for_no_disk_and_all_of_it_is_settled_at_once() {
     assert!(is_settled(&state));
 }
 
+/// A kill between a key and its sync leaves a key that the next start builds on, and so has to make durable.
+#[test]
+fn what_a_killed_start_left_is_settled_by_the_next() {
+    let home = Home::new();
+    let killed = home.reopen();
+    fs::remove_file(home.root().join(KEY_NAME)).ok();
+    killed.key().unwrap();
+    grant(&killed);
+    let next = home.reopen();
+    assert!(is_settled(&next));
+    next.key().unwrap();
+    assert_eq!(kinds(&next), (1, false));
+    grant(&next);
+    assert_eq!(kinds(&next), (1, true), "the name of the witness too");
+    next.settle().unwrap();
+    assert!(is_settled(&next));
+}
+
 #[test]
 fn what_the_disk_refused_is_not_synced_twice_but_written_afresh() {
     let home = Home::new();

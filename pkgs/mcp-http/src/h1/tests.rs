@@ -81,6 +81,8 @@ fn what_is_no_response_is_an_error() {
         ("HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\n", Malformed::Length),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nx\r\n", Malformed::Chunk),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nabc", Malformed::Chunk),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n\r\n", Malformed::Chunk),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n;x\r\n\r\n", Malformed::Chunk),
     ] {
         assert_eq!(whole(text).error, Some(error), "{text:?}");
     }
@@ -140,6 +142,7 @@ fn a_request_has_its_host_and_its_length() {
         text(Request::builder().method(Method::DELETE).uri("http://h?q").body("").unwrap()),
         "DELETE /?q HTTP/1.1\r\nhost: h\r\n\r\n"
     );
+    assert!(text(Request::get("http://h:80/").body("").unwrap()).contains("host: h\r\n"));
     assert_eq!(
         text(Request::post("/").body("").unwrap()),
         "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
