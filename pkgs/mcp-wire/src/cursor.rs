@@ -167,6 +167,10 @@ impl<'a> Cursor<'a> {
     fn raw(&mut self) -> Result<(Span, &'a str), Broken> {
         self.skip_space();
         let start = self.at;
+        if let Some(raw) = plain_string(self.text.get(start..).unwrap_or_default()) {
+            self.at += raw.len();
+            return Ok((self.span_from(start), raw));
+        }
         if self.skip_value().is_some()
             && let Some(raw) = self.text.get(start..self.at)
         {
@@ -229,6 +233,17 @@ impl<'a> Cursor<'a> {
         Ok(true)
     }
 }
+
+/// The string that `text` begins with, if it is short and there is nothing in it to check. Most keys and values of an
+/// envelope are that.
+fn plain_string(text: &str) -> Option<&str> {
+    let inner = text.as_bytes().strip_prefix(b"\"")?;
+    let end = inner.iter().take(SHORT).position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+    if inner.get(end) == Some(&b'"') { text.get(..end + 2) } else { None }
+}
+
+/// See [`plain_string`], in bytes.
+const SHORT: usize = 32;
 
 /// A key that cannot be unescaped (a lone surrogate) is no name we know; it passes as it is.
 fn key_name(raw: &str) -> Cow<'_, str> {

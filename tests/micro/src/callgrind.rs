@@ -42,7 +42,7 @@ pub fn count(function: &str, out: &Path) -> Result<Counts> {
     ensure!(run.status.success(), "the replay failed under callgrind: {said}");
     let text = std::fs::read_to_string(out).with_context(|| out.display().to_string())?;
     let counts = read(&text, &program.to_string_lossy())?;
-    ensure!(counts.own > 0 && counts.allocations > 0, "callgrind has seen nothing of `{function}`");
+    ensure!(counts.own > 0, "callgrind has seen nothing of `{function}`");
     Ok(counts)
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
 use crate::callgrind::{self, Counts};
@@ -129,7 +129,10 @@ fn count_all(done: &Replayed) -> Result<Vec<(Unit, Counts)>> {
         let counts = callgrind::count(unit.function, &out)?;
         Ok((unit, counts))
     };
-    units(done).into_iter().map(count).collect()
+    let counted = units(done).into_iter().map(count).collect::<Result<Vec<_>>>()?;
+    // A part may do without, but not all of them.
+    ensure!(counted.iter().any(|(_, counts)| counts.allocations > 0), "callgrind has seen no allocation");
+    Ok(counted)
 }
 
 fn table(counted: &[(Unit, Counts)]) -> String {
@@ -190,7 +193,11 @@ fn judge(accepted: &Accepted, unit: &Unit, counts: Counts) -> Vec<Verdict> {
 }
 
 fn compare(unit: &Unit, what: &str, now: u64, before: u64, tolerance: f64) -> Option<Verdict> {
-    let ratio = per(now, before);
+    let ratio = match (now, before) {
+        (0, 0) => 1.0,
+        (_, 0) => f64::INFINITY,
+        _ => per(now, before),
+    };
     let (fits, judged) = match ratio {
         more if more > 1.0 + tolerance => (false, "FAILED: too many"),
         less if less < 1.0 - tolerance => (true, "better, so that the accepted number should be lowered:"),
