@@ -16,6 +16,8 @@ pub(crate) struct Limits {
     pub(crate) answer: Duration,
     /// So long is a daemon looked for before the pending requests are answered with an error.
     pub(crate) give_up: Duration,
+    /// So long a connection that nobody uses is kept: an idle one costs the daemon its buffers.
+    pub(crate) idle: Duration,
 }
 
 impl Limits {
@@ -24,6 +26,7 @@ impl Limits {
         head: Duration::from_secs(30),
         answer: Duration::from_secs(10),
         give_up: Duration::from_secs(30),
+        idle: mcp_http::exchange::SOCKET_IDLE,
     };
 
     /// Those of this process.
@@ -37,8 +40,12 @@ impl Limits {
 
     fn parse(text: &str) -> Option<Self> {
         let mut all = text.split(',').map(|one| one.trim().parse().ok().map(Duration::from_millis));
-        let limits = Self { head: all.next()??, answer: all.next()??, give_up: all.next()?? };
-        all.next().is_none().then_some(limits)
+        let (head, answer, give_up) = (all.next()??, all.next()??, all.next()??);
+        let idle = match all.next() {
+            Some(idle) => idle?,
+            None => Self::NORMAL.idle,
+        };
+        all.next().is_none().then_some(Self { head, answer, give_up, idle })
     }
 }
 
@@ -47,10 +54,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_numbers_are_limits_and_nothing_else_is() {
+    fn three_or_four_numbers_are_limits_and_nothing_else_is() {
         let [head, answer, give_up] = [1, 20, 300].map(Duration::from_millis);
-        assert_eq!(Limits::parse("1, 20,300"), Some(Limits { head, answer, give_up }));
-        for text in ["", "1", "1,2", "1,2,3,4", "1,2,x", "-1,2,3"] {
+        let idle = Limits::NORMAL.idle;
+        assert_eq!(Limits::parse("1, 20,300"), Some(Limits { head, answer, give_up, idle }));
+        let idle = Duration::from_millis(4);
+        assert_eq!(Limits::parse("1, 20,300,4"), Some(Limits { head, answer, give_up, idle }));
+        for text in ["", "1", "1,2", "1,2,3,4,5", "1,2,3,x", "1,2,x", "-1,2,3"] {
             assert_eq!(Limits::parse(text), None, "{text}");
         }
     }

@@ -17,5 +17,6 @@ pub const NO_COLOR: &str = "NO_COLOR";
 pub const ALL: [&str; 5] = [CONFIG, STATE_DIR, RUNTIME_DIR, LOG, NO_COLOR];
 
 /// For tests, and no part of the surface: how long a daemon that does not answer is waited for, as three numbers of milliseconds with commas: for
-/// the head of an answer, for a control answer, and until the pending requests of `connect` get an error.
+/// the head of an answer, for a control answer, and until the pending requests of `connect` get an error; a fourth says how long an
+/// idle connection is kept.
 pub const SHIM_LIMITS: &str = "EVERMUX_SHIM_LIMITS_MS";

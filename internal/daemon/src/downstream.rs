@@ -44,6 +44,8 @@ pub(crate) type Reply = Response<ReplyBody>;
 
 /// What follows a head.
 pub(crate) enum ReplyBody {
+    /// It breaks off, as one of the others said.
+    Breaking(Option<BoxError>),
     Events(EventBody),
     Whole(Full<Bytes>),
     /// What another process answers.
@@ -400,12 +402,20 @@ impl HttpBody for ReplyBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut *self {
+        let polled = match &mut *self {
             Self::Events(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Whole(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Passed(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Self::Lines(lines) => lines.poll_recv(cx).map(|line| Some(Ok(Frame::data(line?)))),
+            Self::Breaking(error) => return Poll::Ready(error.take().map(Err)),
+        };
+        if let Poll::Ready(Some(Err(error))) = polled {
+            // hyper drops what it has not written when a body breaks. What came before is the client's: a turn later.
+            *self = Self::Breaking(Some(error));
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -414,6 +424,7 @@ impl HttpBody for ReplyBody {
             Self::Whole(body) => body.is_end_stream(),
             Self::Passed(body) => body.is_end_stream(),
             Self::Lines(_) => false,
+            Self::Breaking(error) => error.is_none(),
         }
     }
 
@@ -422,7 +433,7 @@ impl HttpBody for ReplyBody {
             Self::Events(body) => body.size_hint(),
             Self::Whole(body) => body.size_hint(),
             Self::Passed(body) => body.size_hint(),
-            Self::Lines(_) => SizeHint::default(),
+            Self::Lines(_) | Self::Breaking(_) => SizeHint::default(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use http::Request;
@@ -17,6 +18,10 @@ use crate::h1::{Head, Malformed, Part, Reader};
 /// the processor's cache when they are copied together.
 const READ: usize = 8 << 10;
 const MAX_READ: usize = 128 << 10;
+/// Idle connections to one socket that are kept: one client has few calls at a time, and more only cost the server.
+pub const SOCKET_MAX_IDLE: usize = 8;
+/// So long one of them is kept. It is closed from here, where a close can meet no request on its way.
+pub const SOCKET_IDLE: Duration = Duration::from_secs(30);
 /// A body up to this leaves in one piece with its head, in bytes; a larger one is not copied.
 const SMALL_BODY: usize = 16 << 10;
 

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use crate::body::RawBody;
 use crate::client::Sender;
 use crate::error::{SendError, SendErrorKind, Written, is_exhausted};
-use crate::exchange::Message;
+use crate::exchange::{Message, SOCKET_IDLE, SOCKET_MAX_IDLE};
 use crate::pool::{Kind, Pool};
 
 /// Sends requests over a unix socket. Clones share their idle connections. Must be used within one tokio runtime.
@@ -53,10 +53,8 @@ impl Sender for UnixSender {
 impl Kind for Socket {
     type Place = ();
     type Stream = UnixStream;
-    /// One client has few calls at a time.
-    const MAX_IDLE: usize = 8;
-    /// An idle one costs the server its buffers.
-    const IDLE_LIMIT: Duration = Duration::from_secs(30);
+    const MAX_IDLE: usize = SOCKET_MAX_IDLE;
+    const IDLE_LIMIT: Duration = SOCKET_IDLE;
 
     async fn dial(&self, (): &()) -> Result<UnixStream, SendError> {
         UnixStream::connect(&self.0).await.map_err(|error| {

@@ -6,9 +6,10 @@ use super::*;
 #[track_caller]
 fn check_rotation(harness: &Harness, upstream: &Upstream, file: &Path, callers: usize) {
     let mut clients: Vec<ShimClient> = (0..callers).map(|_| client(harness)).collect();
+    // The file first: what meets a refusal between the two would read the old value again, and be told so.
     let rotate = |token: &str| {
-        upstream.change(|script| script.bearer = Some(token.to_owned()));
         put(file, &format!("Bearer {token}\n"));
+        upstream.change(|script| script.bearer = Some(token.to_owned()));
     };
     let mut expected = 0;
     for token in ["second", "third", "fourth"] {

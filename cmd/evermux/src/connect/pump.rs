@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mcp_http::exchange::Message;
+use mcp_http::exchange::{Message, SOCKET_MAX_IDLE};
 use mcp_wire::{LineDecoder, LineTooLong};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -32,9 +32,6 @@ const LINE_LIMIT: usize = 64 << 20;
 const OUT_LIMIT: usize = 1 << 20;
 /// So long the last lines may take to leave, once all is decided.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
-/// More idle connections than this only cost the daemon, and one that is idle for longer than this too.
-const MAX_IDLE: usize = 8;
-const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Before a wait is tried again that the system refused.
 const FAILED_WAIT: Duration = Duration::from_millis(100);
@@ -63,13 +60,14 @@ pub(crate) struct Pump {
     began: Instant,
     /// Told to the machine next; a fact that comes of an order waits until the orders before it are carried out.
     told: VecDeque<Input>,
+    /// Before stdin, since it was made after it: where both are one open file, what was found first is put back last.
+    sink: Sink,
+    stdout_open: bool,
     source: Source,
     stdin_open: bool,
     lines: LineDecoder,
     /// The client wrote more lines than the one that is dealt with.
     followed: bool,
-    sink: Sink,
-    stdout_open: bool,
     scratch: Rc<RefCell<Scratch>>,
     socket: PathBuf,
     path: String,
@@ -139,7 +137,7 @@ impl Pump {
     fn due(&self) -> Option<Instant> {
         let machine = self.machine.deadline().map(|deadline| self.began + deadline);
         let awaited = self.awaited.as_ref().map(|awaited| awaited.until);
-        let idle = self.idle.first().map(|(_, since)| *since + IDLE_LIMIT);
+        let idle = self.idle.first().map(|(_, since)| *since + Limits::get().idle);
         machine.into_iter().chain(awaited).chain(idle).min()
     }
 
@@ -260,7 +258,7 @@ impl Pump {
 
     fn keep(&mut self, over: Running) {
         if over.era == self.era
-            && self.idle.len() < MAX_IDLE
+            && self.idle.len() < SOCKET_MAX_IDLE
             && let Some(socket) = over.exchange.into_reusable()
         {
             self.idle.push((socket, Instant::now()));
@@ -269,7 +267,7 @@ impl Pump {
 
     /// What time has brought; `now` is from before the wait that found nothing else, and `room` from the wait.
     fn ring(&mut self, now: Instant, room: bool) {
-        self.idle.retain(|(_, since)| now < *since + IDLE_LIMIT);
+        self.idle.retain(|(_, since)| now < *since + Limits::get().idle);
         if let Some(awaited) = self.awaited.as_mut().filter(|awaited| awaited.until <= now) {
             let seq = awaited.seq;
             if room {

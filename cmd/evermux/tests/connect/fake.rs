@@ -59,11 +59,29 @@ pub(crate) struct State {
     pub(crate) welcome: Option<bool>,
     /// The process that takes connections now.
     process: u32,
+    /// Connections that are open.
+    connections: usize,
     /// Calls that wait to be finished: where their answers go, and these.
     slow: Vec<(mpsc::UnboundedSender<io::Result<Bytes>>, Bytes)>,
 }
 
 type Shared = Arc<Mutex<State>>;
+
+/// A connection, counted for as long as it is open.
+struct Open(Shared);
+
+impl Open {
+    fn new(state: &Shared) -> Self {
+        state.lock().unwrap().connections += 1;
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().connections -= 1;
+    }
+}
 
 /// A body that is fed from elsewhere.
 struct Body(mpsc::UnboundedReceiver<io::Result<Bytes>>);
@@ -124,7 +142,9 @@ impl FakeDaemon {
             while let Ok((stream, _)) = listener.accept().await {
                 let state = Arc::clone(&state);
                 let process = state.lock().unwrap().process;
+                let open = Open::new(&state);
                 connections.spawn(async move {
+                    let _open = open;
                     let service = service_fn(move |request| handle_as(process, Arc::clone(&state), request));
                     let mut http = hyper::server::conn::http1::Builder::new();
                     drop(http.half_close(true).serve_connection(TokioIo::new(stream), service).await);
@@ -167,6 +187,10 @@ impl FakeDaemon {
     /// How often this path was asked for.
     pub(crate) fn count(&self, path: &str) -> usize {
         self.state().seen.iter().filter(|seen| seen.path == path).count()
+    }
+
+    pub(crate) fn open_connections(&self) -> usize {
+        self.state().connections
     }
 
     pub(crate) fn open_streams(&self) -> usize {

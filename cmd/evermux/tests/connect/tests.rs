@@ -16,6 +16,24 @@ async fn connected() -> (Home, FakeDaemon, Shim) {
     (home, daemon, shim)
 }
 
+/// Each costs the daemon its buffers. The stream is not idle, and the next call has a connection of its own.
+#[tokio::test]
+async fn a_connection_that_is_idle_is_closed() {
+    let home = Home::new();
+    let daemon = FakeDaemon::start(&home.path("run"));
+    let mut command = home.command(&["connect", "up", "--no-start"]);
+    command.env("EVERMUX_SHIM_LIMITS_MS", "30000,10000,30000,50");
+    let mut shim = Shim::start(command);
+    shim.initialize().await;
+    for id in 1..=2 {
+        shim.call(id, "echo").await;
+        assert_eq!(shim.answer().await["id"], id);
+        until("only the stream is left", || daemon.open_streams() == 1 && daemon.open_connections() == 1)
+            .await;
+    }
+    shim.end().await;
+}
+
 #[tokio::test]
 async fn messages_carry_numbers_acks_link_and_version() {
     let (_home, daemon, mut shim) = connected().await;
