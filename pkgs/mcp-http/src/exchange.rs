@@ -1,7 +1,8 @@
 //! One request and its response over one connection, whatever carries the bytes and whoever waits for them.
 //!
 //! It is here that "no byte of it was written" is known and not guessed: the caller's repeats stand on it. Two kinds of
-//! connection use it: [`UnixSender`](crate::UnixSender)'s, and a shim's, whose loop waits for all its files at once.
+//! connection use it: those of the pool (`pool.rs`), over sockets and plain TCP, and a shim's, whose loop waits for all its
+//! files at once.
 
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};

@@ -54,13 +54,18 @@ mod tests {
     use super::*;
     use crate::body::Queues;
 
+    fn sink(number: u64) -> Sink {
+        Sink::new(&Input::StreamClosed(StreamId(number)), Queues { response: 1024, stream: 1024 }).0
+    }
+
+    fn sinks(count: u64) -> BTreeMap<StreamId, Sink> {
+        (0..count).map(|number| (StreamId(number), sink(number))).collect()
+    }
+
     /// Facts that never stop: who waits is ended by the turns that they make, the oldest first.
     #[test]
     fn ends_that_wait_come_under_load_too() {
-        let queues = Queues { response: 1024, stream: 1024 };
-        let mut sinks: BTreeMap<_, _> = (0..200)
-            .map(|number| (StreamId(number), Sink::new(&Input::StreamClosed(StreamId(number)), queues).0))
-            .collect();
+        let mut sinks = sinks(200);
         let mut ends = Ends::default();
         for turn in 0..4 {
             (turn * 50..(turn + 1) * 50).for_each(|number| ends.end(StreamId(number), &mut sinks));
@@ -71,10 +76,7 @@ mod tests {
 
     #[test]
     fn a_thousand_ends_are_spread_over_turns_and_all_come() {
-        let queues = Queues { response: 1024, stream: 1024 };
-        let mut sinks: BTreeMap<_, _> = (0..1000)
-            .map(|number| (StreamId(number), Sink::new(&Input::StreamClosed(StreamId(number)), queues).0))
-            .collect();
+        let mut sinks = sinks(1000);
         let mut ends = Ends::default();
         (0..1000).for_each(|number| ends.end(StreamId(number), &mut sinks));
         assert_eq!(sinks.len(), 1000 - ENDS);
@@ -87,8 +89,7 @@ mod tests {
         }
         assert!(sinks.is_empty() && turns > 1);
         // The next turn has its own.
-        let (sink, _head) = Sink::new(&Input::StreamClosed(StreamId(1)), queues);
-        sinks.insert(StreamId(1), sink);
+        sinks.insert(StreamId(1), sink(1));
         ends.end_turn(&mut sinks);
         ends.end(StreamId(1), &mut sinks);
         assert!(sinks.is_empty());
