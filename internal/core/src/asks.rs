@@ -6,6 +6,7 @@
 //! sealed id that the client holds, and the fact that an answer was taken.
 
 pub(crate) mod answers;
+mod doubt;
 mod ends;
 mod handed;
 mod lane;
@@ -26,6 +27,7 @@ use crate::record::JournalledAnswer;
 use crate::seal::{AskClaim, EventClaim};
 use crate::session::SessionIx;
 
+pub(crate) use doubt::Left;
 pub(crate) use ends::No;
 use lane::Lane;
 
@@ -177,27 +179,30 @@ enum Verdict {
     To(LinkNonce),
     /// It was asked before: it came with what a server keeps.
     Known,
+    /// It comes again, with the replay that brought it.
+    Left,
     Refused(No),
 }
 
 impl Hub {
-    /// A server asks something (anything but `ping`).
+    /// A server asks something (anything but `ping`). Says whether it is left: the replay that brought it is to be
+    /// read again.
     pub(crate) fn take_ask(
         &mut self,
         exchange: ExchangeId,
         id: &Id,
         message: &Message,
         cursor: Option<String>,
-    ) {
-        let Some(state) = self.exchanges.get(&exchange) else { return };
+    ) -> bool {
+        let Some(state) = self.exchanges.get(&exchange) else { return false };
         let (ix, handshake, purpose) = (state.session, state.handshake, state.purpose);
-        let Some(trajectory) = self.sessions.get(&ix).map(|session| session.trajectory) else { return };
+        let Some(trajectory) = self.sessions.get(&ix).map(|session| session.trajectory) else { return false };
         let call = match purpose {
             Purpose::Call(call) | Purpose::Replay(call) => Some(call),
             _ => None,
         };
         if self.leaves_question(ix, purpose, cursor.as_deref()) {
-            return;
+            return false;
         }
         let wire = call.and_then(|call| self.calls.get(&call)?.wire).unwrap_or(WireId(0));
         let mut claim = AskClaim { link: LinkNonce(0), trajectory, handshake, wire, id: id.clone() };
@@ -209,6 +214,7 @@ impl Hub {
                 Verdict::To(link) if !self.can_answer(ix, link, call, message) => {
                     Verdict::Refused(No::Undeclared)
                 }
+                Verdict::To(link) => self.judge_replayed(exchange, key, link, cursor.as_deref()),
                 verdict => verdict,
             },
         };
@@ -220,6 +226,7 @@ impl Hub {
                 self.note_elicitation(ix, link, message);
             }
             Verdict::Known => self.pass_position(exchange, cursor),
+            Verdict::Left => return true,
             Verdict::Refused(no) => {
                 self.pass_position(exchange, cursor);
                 // Told again it would be asked after all, and answered twice.
@@ -227,6 +234,7 @@ impl Hub {
                 self.answer_for_nobody(ix, handshake, id, asked, no);
             }
         }
+        false
     }
 
     /// A call that was routed to a session of other clients may be asked what its own client cannot do.

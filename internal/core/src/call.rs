@@ -89,6 +89,10 @@ pub(crate) struct Call {
     pub(crate) stream: Option<StreamId>,
     /// The upstream's last event id on its stream.
     pub(crate) cursor: Option<String>,
+    /// The event that it was taken up after, if a former process sent it: its client has had everything to there.
+    pub(crate) revived_after: Option<String>,
+    /// A question on its replay that may be another call's.
+    pub(crate) left: Option<crate::asks::Left>,
     /// How long the upstream wants to be left alone before its stream is asked for again; the last it said (SSE `retry`).
     pub(crate) retry: Option<Duration>,
     /// Why its own stream brought no answer, in words for people.
@@ -141,6 +145,8 @@ impl Call {
             exchange: None,
             stream: Some(stream),
             cursor: None,
+            revived_after: None,
+            left: None,
             retry: None,
             lost_because: None,
             attempts: 0,

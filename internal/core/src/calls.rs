@@ -306,16 +306,14 @@ impl Hub {
         })
     }
 
-    /// The server's position on the call's stream moved on.
-    pub(crate) fn note_cursor(&mut self, call: CallId, cursor: &str) {
-        let Some(state) = self.calls.get_mut(&call) else { return };
-        let first = state.cursor.is_none();
-        state.cursor = Some(cursor.to_owned());
-        let (Some(wire), true) = (state.wire, first) else { return };
-        let Some(trajectory) = self.sessions.get(&state.session).map(|session| session.trajectory) else {
-            return;
-        };
+    /// The server's position on the call's stream moved on. Returns where it was.
+    pub(crate) fn note_cursor(&mut self, call: CallId, cursor: &str) -> Option<String> {
+        let state = self.calls.get_mut(&call)?;
+        let former = state.cursor.replace(cursor.to_owned());
+        let (Some(wire), None) = (state.wire, &former) else { return former };
+        let trajectory = self.sessions.get(&state.session).map(|session| session.trajectory)?;
         self.order(Output::Journal(JournalEntry::Cursor { trajectory, wire, cursor: cursor.to_owned() }));
+        None
     }
 
     /// Provably no byte of it left: once more after a short pause, then the upstream counts as unreachable.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mcp_wire::{Kind, Message};
 
+use crate::asks::Left;
 use crate::call::{Call, CallId, Stage};
 use crate::flights::Shared;
 use crate::hub::{Exchange, Hub, Purpose, StreamUse};
@@ -196,6 +197,17 @@ impl Hub {
         state.pause = Some(self.timers.arm(self.now.mono, pause, Timer::ReplayRetry(call)));
     }
 
+    /// What came last cannot be dealt with yet: it comes again, with all that is behind it.
+    pub(crate) fn read_again(&mut self, call: CallId, behind: Option<String>) {
+        let Some(state) = self.calls.get_mut(&call) else { return };
+        state.cursor = behind.or_else(|| state.cursor.take());
+        let pause = state.left.map_or(SHORTEST_PAUSE, Left::pause);
+        if let Some(exchange) = state.exchange.take() {
+            self.abort(exchange);
+        }
+        self.replay_after(call, pause);
+    }
+
     /// Opens the stream again, after the newest event that is known.
     pub(crate) fn replay(&mut self, call: CallId) {
         let Some(state) = self.calls.get_mut(&call) else { return };
@@ -291,6 +303,7 @@ fn replayed(
         wire: Some(sent.wire),
         handshake: sent.handshake,
         cursor: Some(sent.cursor.clone()),
+        revived_after: Some(sent.cursor.clone()),
         ..Call::new(link, sent.session, client_id, stream)
     }
 }

@@ -200,17 +200,16 @@ impl Hub {
         if Self::is_told_again(state, message, cursor.as_deref()) {
             return;
         }
+        let mut former = None;
         if let Purpose::Call(call) | Purpose::Replay(call) = purpose {
-            if let Some(cursor) = &cursor {
-                self.note_cursor(call, cursor);
-            }
+            former = cursor.as_deref().and_then(|cursor| self.note_cursor(call, cursor));
             self.heard_replay(call);
         }
         if matches!(message.kind(), Kind::Request | Kind::Notification) {
             self.prove_by_call(exchange);
         }
         match message.kind() {
-            Kind::Request => self.on_ask(exchange, message, cursor),
+            Kind::Request => self.on_ask(exchange, message, (former, cursor)),
             Kind::Notification => self.on_news(exchange, message, cursor),
             Kind::Response | Kind::ErrorResponse => self.on_response(exchange, message, cursor),
         }
@@ -232,7 +231,14 @@ impl Hub {
     }
 
     /// `ping` is for whoever holds the session; anything else is for a client.
-    fn on_ask(&mut self, exchange: ExchangeId, message: &Message, cursor: Option<String>) {
+    /// `positions`: before it, and its own.
+    fn on_ask(
+        &mut self,
+        exchange: ExchangeId,
+        message: &Message,
+        positions: (Option<String>, Option<String>),
+    ) {
+        let (former, cursor) = positions;
         let (Some(id), Some(state)) = (message.id(), self.exchanges.get(&exchange)) else { return };
         let (ix, handshake, purpose) = (state.session, state.handshake, state.purpose);
         // An answer belongs to the session that asked, and during `initialize` there is none to name yet.
@@ -245,7 +251,10 @@ impl Hub {
             return;
         }
         if message.method() != Some(method::PING) {
-            self.take_ask(exchange, &id, message, cursor);
+            let left = self.take_ask(exchange, &id, message, cursor);
+            if let (true, Purpose::Replay(call)) = (left, purpose) {
+                self.read_again(call, former);
+            }
             return;
         }
         self.pass_position(exchange, cursor);

@@ -41,6 +41,16 @@ impl Loose {
     }
 }
 
+/// A call that may run in a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Running {
+    pub(super) link: LinkNonce,
+    /// Its client waits for it.
+    pub(super) wanted: bool,
+    /// If this process reads its answer.
+    pub(super) here: Option<CallId>,
+}
+
 impl Session {
     /// What is read on the GET stream may have been asked a while ago.
     fn is_behind(&self, now: Mono) -> bool {
@@ -128,38 +138,13 @@ impl Hub {
         if let Some(owner) = session.key.owner.filter(|owner| is_owners(*owner)) {
             return if self.ended.contains(&owner) { Err(No::Gone) } else { Ok(owner) };
         }
-        let now = self.now.mono;
-        if self.asks.loose.unknown_until.is_some_and(|until| now < until) {
+        if self.knows_not_all() {
             return Err(No::Unclear);
         }
-        let calls = session.in_flight.values().filter_map(|call| self.calls.get(call));
-        let running = calls.filter(|call| call.was_sent() && call.handshake == session.handshake);
-        let (mut links, mut wanted) = (BTreeSet::new(), false);
-        for call in running {
-            links.insert(call.link);
-            wanted |= !call.cancelled && !call.ended_before;
-        }
-        for call in session.elsewhere.calls.values().filter(|call| call.handshake == session.handshake) {
-            links.insert(call.link);
-            wanted |= !call.cancelled;
-        }
-        // Those that this process looks for on behalf of their client are counted above.
-        let known = |wire: WireId| session.in_flight.contains_key(&wire);
-        let hour = u64::try_from(MAY_RUN.as_millis()).unwrap_or(u64::MAX);
-        let young = |at_ms: u64| self.now.wall_ms.saturating_sub(at_ms) < hour;
-        for call in self.journal.values().chain(&self.unclaimed) {
-            let here = call.trajectory == session.trajectory && call.handshake == session.handshake;
-            if here && !call.settled && young(call.at_ms) && !known(call.wire) {
-                links.insert(call.link);
-                wanted = true;
-            }
-        }
-        for (other, handshake, link, at) in &self.asks.loose.calls {
-            if *other == ix && *handshake == session.handshake && now.saturating_sub(*at) < MAY_RUN {
-                links.insert(*link);
-            }
-        }
-        if on_get && session.is_behind(now) {
+        let running = self.running_in(ix, session);
+        let wanted = running.iter().any(|call| call.wanted);
+        let mut links: BTreeSet<LinkNonce> = running.into_iter().map(|call| call.link).collect();
+        if on_get && session.is_behind(self.now.mono) {
             links.extend(session.common.unheard.iter().map(|(link, _)| *link));
         }
         match (links.first(), links.len()) {
@@ -167,6 +152,45 @@ impl Hub {
             (Some(_), 1) | (None, _) => Err(No::Gone),
             (Some(_), _) => Err(No::Unclear),
         }
+    }
+
+    /// It cannot be said which calls run: journals were unreadable, or there were too many calls.
+    pub(super) fn knows_not_all(&self) -> bool {
+        self.asks.loose.unknown_until.is_some_and(|until| self.now.mono < until)
+    }
+
+    /// All calls that may run in the session's present handshake, in whatever process they were sent.
+    pub(super) fn running_in(&self, ix: SessionIx, session: &Session) -> Vec<Running> {
+        let (handshake, now) = (session.handshake, self.now.mono);
+        let here = session.in_flight.values().filter_map(|id| Some((*id, self.calls.get(id)?)));
+        let here = here.filter(|(_, call)| call.was_sent() && call.handshake == handshake);
+        let mut running: Vec<Running> = here
+            .map(|(id, call)| Running {
+                link: call.link,
+                wanted: !call.cancelled && !call.ended_before,
+                here: Some(id),
+            })
+            .collect();
+        let elsewhere = session.elsewhere.calls.values().filter(|call| call.handshake == handshake);
+        running.extend(elsewhere.map(|call| Running {
+            link: call.link,
+            wanted: !call.cancelled,
+            here: None,
+        }));
+        // Those that this process looks for on behalf of their client are counted above.
+        let known = |wire: WireId| session.in_flight.contains_key(&wire);
+        let hour = u64::try_from(MAY_RUN.as_millis()).unwrap_or(u64::MAX);
+        let young = |at_ms: u64| self.now.wall_ms.saturating_sub(at_ms) < hour;
+        let former = self.journal.values().chain(&self.unclaimed);
+        let former =
+            former.filter(|call| call.trajectory == session.trajectory && call.handshake == handshake);
+        let former = former.filter(|call| !call.settled && young(call.at_ms) && !known(call.wire));
+        running.extend(former.map(|call| Running { link: call.link, wanted: true, here: None }));
+        let loose =
+            self.asks.loose.calls.iter().filter(|(other, made, ..)| (*other, *made) == (ix, handshake));
+        let loose = loose.filter(|(.., at)| now.saturating_sub(*at) < MAY_RUN);
+        running.extend(loose.map(|(_, _, link, _)| Running { link: *link, wanted: false, here: None }));
+        running
     }
 }
 

@@ -7,9 +7,9 @@ use evermux_core::input::{Input, Policy};
 use crate::common::asks::answer_of;
 use crate::common::{Answer, NAME, World, policy, upstream::*};
 
-const ABLE: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#;
+pub(crate) const ABLE: &str = r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#;
 
-fn form(id: &str) -> String {
+pub(crate) fn form(id: &str) -> String {
     format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"elicitation/create","params":{{"message":"ok?","requestedSchema":{{"x":1.0}}}}}}"#
     )
@@ -20,14 +20,14 @@ fn sampling(id: &str) -> String {
 }
 
 /// One client with one call under way, and the exchange of that call.
-struct Setting {
-    w: World,
-    clients: Vec<usize>,
-    calls: Vec<u64>,
-    posts: Vec<evermux_core::input::ExchangeId>,
+pub(crate) struct Setting {
+    pub(crate) w: World,
+    pub(crate) clients: Vec<usize>,
+    pub(crate) calls: Vec<u64>,
+    pub(crate) posts: Vec<evermux_core::input::ExchangeId>,
 }
 
-fn setting(clients: usize) -> Setting {
+pub(crate) fn setting(clients: usize) -> Setting {
     let mut w = World::new();
     w.upstream.offers_stream = true;
     let clients: Vec<usize> = (0..clients).map(|_| w.able(ABLE)).collect();
@@ -42,12 +42,12 @@ fn setting(clients: usize) -> Setting {
     Setting { w, clients, calls, posts }
 }
 
-fn last_of(w: &World, client: usize) -> String {
+pub(crate) fn last_of(w: &World, client: usize) -> String {
     w.clients[client].asked.last().cloned().unwrap_or_default()
 }
 
 /// The result that evermux gave on nobody's behalf, or the client's own.
-fn reply_to(w: &World, id: &str) -> Vec<String> {
+pub(crate) fn reply_to(w: &World, id: &str) -> Vec<String> {
     let start = format!(r#"{{"jsonrpc":"2.0","id":{id},"#);
     w.replies().into_iter().filter(|text| text.starts_with(&start)).collect()
 }
@@ -647,21 +647,6 @@ fn an_elicitation_is_complete_for_who_was_sent_to_its_url() {
 }
 
 #[test]
-fn a_server_that_replays_every_stream_does_not_show_one_clients_question_to_another() {
-    let Setting { mut w, clients, posts, .. } = setting(2);
-    w.fact(posts[1], says_at(&form("\"mine\""), "s1/3/1"));
-    w.fact(posts[0], evermux_core::input::Fact::Cursor("s1/2/1".into()));
-    w.upstream.rule("GET", Answer::Hold);
-    w.fact(posts[0], cut());
-    w.advance(300);
-    let get = w.exchange("GET");
-    w.fact(get, head());
-    w.fact(get, says_at(&form("\"mine\""), "s1/2/2"));
-    assert!(w.clients[clients[0]].asked.is_empty());
-    assert_eq!(w.replies(), [""; 0]);
-}
-
-#[test]
 fn one_id_on_two_streams_is_one_question() {
     let Setting { mut w, clients, posts, .. } = setting(2);
     w.fact(posts[0], says(&form("1")));
@@ -671,37 +656,6 @@ fn one_id_on_two_streams_is_one_question() {
     let id = last_of(&w, clients[0]);
     w.answer(clients[0], &id);
     assert_eq!(w.rules.asks.answers, 1);
-}
-
-#[test]
-fn a_question_that_came_on_two_replays_is_nobodys() {
-    let Setting { mut w, clients, calls, posts } = setting(2);
-    for (at, post) in posts.iter().enumerate() {
-        w.fact(*post, evermux_core::input::Fact::Cursor(format!("s1/{}/1", at + 2)));
-    }
-    w.kill(9);
-    w.auto = true;
-    w.upstream.rule("GET", Answer::Hold);
-    w.upstream.rule("GET", Answer::Hold);
-    for (client, call) in clients.iter().zip(&calls) {
-        w.deliver(*client, *call);
-    }
-    w.advance(1);
-    for (exchange, open) in w.open.clone() {
-        if open.spec.last_event_id.is_some() {
-            w.fact(exchange, head());
-            w.fact(exchange, says(&form("1")));
-        }
-    }
-    let asked: usize = clients.iter().map(|client| w.clients[*client].asked.len()).sum();
-    assert_eq!(asked, 1, "the first one could not be told from its own");
-    assert_eq!(reply_to(&w, "1"), [r#"{"jsonrpc":"2.0","id":1,"result":{"action":"decline"}}"#]);
-    for client in clients {
-        for id in w.clients[client].asked.clone() {
-            w.answer(client, &id);
-        }
-    }
-    assert_eq!(w.rules.asks.answers, 0);
 }
 
 #[test]

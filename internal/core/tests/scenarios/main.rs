@@ -7,6 +7,7 @@ mod asks;
 mod budgets;
 mod cancels;
 mod crowd;
+mod doubts;
 mod drift;
 mod ends;
 mod field;
