@@ -61,13 +61,10 @@ impl Shim {
     }
 
     pub(crate) async fn send_raw(&mut self, line: &[u8]) {
+        // In one write: what the shim sees of several lines at once must not hang on when it looks.
         let stdin = self.stdin.as_mut().unwrap();
-        timeout(LIMIT, async {
-            stdin.write_all(line).await.unwrap();
-            stdin.write_all(b"\n").await.unwrap();
-        })
-        .await
-        .unwrap();
+        let line = [line, b"\n"].concat();
+        timeout(LIMIT, stdin.write_all(&line)).await.unwrap().unwrap();
     }
 
     pub(crate) async fn send(&mut self, message: Value) {
