@@ -5,6 +5,10 @@ use crate::names::WireId;
 /// Ids in one reservation.
 pub const BLOCK: u64 = 1024;
 
+/// Between the first ids of two sessions: more than one uses in its life.
+const SPAN: u64 = 1 << 20;
+const MOST_SPANS: u64 = (1 << 31) / SPAN;
+
 /// The ids this process may use in one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ids {
@@ -18,8 +22,14 @@ pub(crate) struct Ids {
 impl Ids {
     /// The ids of a session that is being made: its first block is written with its record, before any of it
     /// could be confused with a former process's.
-    pub(crate) fn first_block() -> Self {
-        Self { next: 1, end: 1 + BLOCK, spare: None }
+    ///
+    /// Not those of other sessions of the upstream, which end before `taken`: servers with one event store for all sessions, as
+    /// one official SDK sets it up, keep events by the id of the request, and a replay would bring another session's answer.
+    pub(crate) fn first_block(taken: u64) -> Self {
+        let span = taken.div_ceil(SPAN);
+        // Some servers have 32 bits for them.
+        let start = if span < MOST_SPANS { span * SPAN + 1 } else { 1 };
+        Self::block(start, start + BLOCK)
     }
 
     /// The ids after a former process: what it had reserved is burned, nothing is ours yet.
@@ -75,6 +85,17 @@ impl Ids {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sessions_of_one_upstream_have_ids_of_their_own() {
+        let start = |taken| Ids::first_block(taken).take().map(|id| id.0);
+        assert_eq!(start(0), Some(1));
+        assert_eq!(start(1 + BLOCK), Some(SPAN + 1));
+        assert_eq!(start(SPAN + 1), Some(2 * SPAN + 1), "its last block went beyond");
+        let last = (1 << 31) - SPAN;
+        assert_eq!(start(last), Some(last + 1));
+        assert_eq!(start(last + 1), Some(1), "no id beyond 32 bits");
+    }
 
     #[test]
     fn a_block_that_was_granted_to_another_is_left_out() {

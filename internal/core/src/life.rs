@@ -116,6 +116,7 @@ impl Hub {
     /// The one `initialize` of a loss or a first use, for any number of waiters (D18).
     pub(crate) fn begin_initialize(&mut self, ix: SessionIx) {
         let may_begin = self.may_begin();
+        let taken = self.ids_beside(ix);
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         // One that is under way already goes on with its next attempt.
         if self.draining || !(may_begin || session.phase == Phase::Initializing) {
@@ -123,7 +124,7 @@ impl Hub {
         }
         if session.handshake.0 == 0 {
             // No session exists whose ids could be met again: failed handshakes must not use the block up.
-            session.ids = Ids::first_block();
+            session.ids = Ids::first_block(taken);
         }
         let Some(wire) = session.ids.take() else {
             // Also after a refused one, of which nothing is under way any more.
@@ -138,6 +139,19 @@ impl Hub {
         let params = session.declared.params(offer.version(&session.declared));
         let body = mcp_wire::request(&Id::number(wire.0), method::INITIALIZE, Some(params.as_bytes()));
         self.take_step(ix, Purpose::Initialize(wire), body);
+    }
+
+    /// The ids that other sessions of the upstream end before; 0 where there is none.
+    fn ids_beside(&self, ix: SessionIx) -> u64 {
+        let Some(upstream) = self.sessions.get(&ix).map(|session| &session.key.upstream) else { return 0 };
+        let others = self
+            .sessions
+            .iter()
+            .filter(|(other, session)| **other != ix && session.key.upstream == *upstream);
+        let others = others.filter(|(_, other)| other.handshake.0 > 0 || other.phase == Phase::Initializing);
+        let reserved = |record: &Record| record.ids_reserved_until;
+        let ends = others.map(|(_, other)| other.ids.end().max(other.record.as_ref().map_or(0, reserved)));
+        ends.max().unwrap_or(0)
     }
 
     pub(crate) fn on_initialize_result(&mut self, exchange: ExchangeId, message: &Message) {

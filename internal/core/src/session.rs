@@ -216,7 +216,7 @@ impl Session {
             status: Status::New,
             reason: None,
             since_ms: now_ms,
-            ids: Ids::first_block(),
+            ids: Ids::first_block(0),
             reserving: None,
             reserve_again: None,
             step: None,

@@ -44,6 +44,29 @@ fn said(w: &World) -> Vec<String> {
     greetings.map(params).collect()
 }
 
+/// A server with one event store for all sessions keeps events by the id of the request: replayed, another session's answer
+/// would be taken for this one's. Also what a former process left counts.
+#[test]
+fn no_id_is_used_in_two_sessions_of_an_upstream() {
+    let mut w = world(own());
+    let mut clients = vec![joined(&mut w), joined(&mut w)];
+    let mut used = Vec::new();
+    for round in 0..2 {
+        for client in &clients {
+            w.upstream.rule("tools/call", Answer::Hold);
+            w.call(*client);
+            used.push(w.wire(w.exchange("tools/call")));
+        }
+        if round == 0 {
+            w.kill(9);
+            w.auto = true;
+            clients.push(joined(&mut w));
+        }
+    }
+    let all: std::collections::BTreeSet<u64> = used.iter().copied().collect();
+    assert_eq!((used.len(), all.len()), (5, 5), "{used:?}");
+}
+
 #[test]
 fn each_client_has_its_own_session_with_its_own_words() {
     let mut w = world(own());
