@@ -31,6 +31,7 @@ use crate::relay;
 use crate::sleep::{Clocks, Wall};
 use crate::status;
 use ends::Ends;
+use heads::Heads;
 
 /// Facts taken in one turn before its exchanges start and the deadline is looked at again.
 const TURN: usize = 64;
@@ -39,10 +40,6 @@ const TURN: usize = 64;
 const SETTLED_WITHIN: Duration = Duration::from_millis(200);
 /// As many of them wait at most.
 const MOST_UNWRITTEN: usize = 256;
-/// A head waits so long for an event to go out with: longer than a near server takes, also with a dozen clients that
-/// call at once, and shorter than anybody notices who wants to send the next message.
-const HELD_FOR: Duration = Duration::from_millis(5);
-
 /// How far the process has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -82,10 +79,8 @@ pub(crate) struct Reactor {
     parts: Parts,
     clocks: Clocks,
     sinks: BTreeMap<StreamId, Sink>,
-    /// Responses whose head was held back; most have gone on by themselves.
-    held: Vec<StreamId>,
-    /// When they are let go at the latest.
-    release_by: Option<Instant>,
+    /// Responses whose head was held back.
+    heads: Heads,
     ends: Ends,
     exchanges: BTreeMap<ExchangeId, AbortHandle>,
     purse: Purse,
@@ -120,8 +115,7 @@ impl Reactor {
             parts,
             clocks: Clocks::new(wall),
             sinks: BTreeMap::new(),
-            held: Vec::new(),
-            release_by: None,
+            heads: Heads::default(),
             ends: Ends::default(),
             exchanges: BTreeMap::new(),
             purse: Purse::default(),
@@ -175,7 +169,7 @@ impl Reactor {
 
     fn deadline(&self) -> Option<Instant> {
         let core = self.parts.hub.deadline().map(|at| self.clocks.at(at));
-        core.into_iter().chain(self.write_by).chain(self.release_by).min()
+        core.into_iter().chain(self.write_by).chain(self.heads.alarm()).min()
     }
 
     /// *Sent* is a fact on disk before it is one on the wire (D17): one write for every call of the turn.
@@ -321,7 +315,8 @@ impl Reactor {
                 // What was sent is in the journal before anybody else goes on.
                 self.end_turn();
                 self.write_journal();
-                self.release();
+                let heads = self.heads.all();
+                self.release(heads);
                 self.take_echo();
                 self.handle(Input::Freeze);
                 // A core that was told to stop meanwhile is not frozen, and the attempt hears that by its dropped channel.
@@ -405,15 +400,13 @@ impl Reactor {
             self.write_by = None;
             self.write_journal();
         }
-        if self.release_by.is_some_and(|at| at <= now) {
-            self.release();
-        }
+        let is_held = |stream: &StreamId| self.sinks.get(stream).is_some_and(Sink::is_held);
+        let due = self.heads.due(now, is_held);
+        self.release(due);
     }
 
-    /// All of them: the youngest are let go early, so that there is one alarm for many.
-    fn release(&mut self) {
-        self.release_by = None;
-        for stream in std::mem::take(&mut self.held) {
+    fn release(&mut self, heads: impl IntoIterator<Item = StreamId>) {
+        for stream in heads {
             let taken = self.sinks.get_mut(&stream).is_none_or(Sink::release);
             self.gone_unless(taken, stream);
         }
@@ -444,8 +437,7 @@ impl Reactor {
                 let Some(sink) = self.sinks.get_mut(&stream) else { return };
                 let taken = sink.accept(stream, link, inbox);
                 if sink.is_held() {
-                    self.held.push(stream);
-                    self.release_by.get_or_insert_with(|| Instant::now() + HELD_FOR);
+                    self.heads.hold(stream, Instant::now());
                 }
                 self.gone_unless(taken, stream);
             }
@@ -585,6 +577,7 @@ impl Reactor {
 }
 
 mod ends;
+mod heads;
 mod notes;
 #[cfg(test)]
 mod relays;
