@@ -78,7 +78,7 @@ pub(crate) async fn call(
         path.parse().map_err(|error: http::uri::InvalidUri| ControlError::NoAnswer(error.to_string()))?;
     request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let exchange = async {
-        let response = sender.send(request).await.map_err(|error| unanswered(&error))?;
+        let response = sender.send(&request).await.map_err(|error| unanswered(&error))?;
         let status = response.status();
         let body = collect(response.into_body()).await?;
         Ok(Answer { status, body })

@@ -11,6 +11,7 @@ use mcp_wire::Message;
 use crate::downstream::{Reply, ReplyBody, Via, refused};
 use crate::guard::Guard;
 use crate::request::{self, Body};
+use crate::seals::Seals;
 use crate::takeover::frames::{Declined, Descriptors, End, Hello, Kind, Nothing, Offer, Refusal};
 use crate::takeover::manifest::Codec;
 
@@ -62,7 +63,7 @@ pub fn judge(request: Request, token: &str, sealer: &Sealer, most: usize) -> Jud
     if !target.path().starts_with("/mcp/") {
         return Judgement::Elsewhere;
     }
-    let (from, delivery) = match request::examine(via, sealer, &method, &headers) {
+    let (from, delivery) = match request::examine(via, &Seals::new(sealer.clone()), &method, &headers) {
         Ok(examined) => examined,
         Err(reply) => return refusal_of(*reply),
     };

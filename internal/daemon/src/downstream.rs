@@ -11,7 +11,6 @@ use bytes::Bytes;
 use evermux_config::ConfigError;
 use evermux_core::input::{Delivery, Input, Sender, StreamId};
 use evermux_core::names::UpstreamName;
-use evermux_core::seal::Sealer;
 use evermux_store::StateDir;
 use http::header::{
     CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
@@ -37,6 +36,7 @@ use crate::offers::Offers;
 use crate::port::Port;
 use crate::relay::{self, PassedBody};
 use crate::request::{self, Body};
+use crate::seals::Seals;
 use crate::takeover;
 use crate::takeover::predecessor::House;
 
@@ -73,7 +73,7 @@ pub(crate) enum Via {
 /// What every connection shares.
 pub(crate) struct Face {
     pub(crate) inbox: Inbox,
-    pub(crate) sealer: Sealer,
+    pub(crate) seals: Seals,
     pub(crate) keeper: Arc<Keeper>,
     pub(crate) state: StateDir,
     /// This process's generation is durable.
@@ -155,7 +155,7 @@ impl Face {
 
     async fn serve_mcp(&self, via: Via, name: &str, request: Request<Incoming>) -> Reply {
         let (parts, body) = request.into_parts();
-        let (from, delivery) = match request::examine(via, &self.sealer, &parts.method, &parts.headers) {
+        let (from, delivery) = match request::examine(via, &self.seals, &parts.method, &parts.headers) {
             Ok(examined) => examined,
             Err(reply) => return *reply,
         };

@@ -9,8 +9,8 @@ use evermux_core::names::SessionId;
 use evermux_core::output::{ExchangeSpec, Verb};
 use http::HeaderValue;
 use mcp_http::{
-    BodyError, Client, Content, EventLimits, Incoming, Outgoing, SendError, SendErrorKind, SessionHeader,
-    Written,
+    BodyError, Client, Content, EventLimits, EventStream, Incoming, Outgoing, SendError, SendErrorKind,
+    SessionHeader, Written,
 };
 use mcp_wire::{Batch, Kind, Message, method};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -35,6 +35,9 @@ const EVENT: usize = 256;
 /// times as large as a small event.
 const COPY_UP_TO: usize = 16 * 1024;
 
+/// Of an answer: its head, its message, its end.
+const USUAL_FACTS: usize = 3;
+
 /// What an exchange needs.
 pub(crate) struct Job {
     pub(crate) exchange: ExchangeId,
@@ -44,34 +47,61 @@ pub(crate) struct Job {
     pub(crate) inbox: Inbox,
 }
 
-/// Runs one exchange to its end.
-pub(crate) async fn run(job: Job) {
+/// Runs one exchange to its end. A block and no `async fn`, which would have room for its arguments twice: the task is moved when
+/// it is made and when it ends.
+pub(crate) fn run(job: Job) -> impl Future<Output = ()> + Send {
     let Job { exchange, spec, resolved, sender, inbox } = job;
     let shared = matches!(spec.verb, Verb::Get);
     let greeting = is_greeting(&spec);
     let budget = Arc::new(Semaphore::new(IN_FLIGHT));
     let sent = Sent { resolved: Arc::clone(&resolved), session: spec.session.clone() };
     let reader = Reader { exchange, inbox, budget, shared, sent, greeting };
-    let outgoing = match outgoing(*spec, resolved.headers.clone()) {
-        Some(outgoing) => outgoing,
-        None => return reader.end(End::NeverWritten("a header value cannot be sent".to_owned())),
-    };
-    let sender = match sender.get(&resolved.url).await {
-        Ok(sender) => sender,
-        Err(why) => return reader.end(End::NeverWritten(why)),
-    };
-    let client = Client::new(sender, resolved.url.clone()).with_user_agent(USER_AGENT);
-    match client.send(outgoing).await {
-        Ok(incoming) => reader.read(incoming).await,
-        Err(error) => {
-            let why = in_words(&error);
-            tracing::debug!(error = %error, source = ?error.source.as_ref().map(ToString::to_string), "exchange failed");
-            reader.end(match (error.written, error.kind) {
-                (Written::Never, SendErrorKind::Exhausted) => End::Exhausted(why),
-                (Written::Never, _) => End::NeverWritten(why),
-                (Written::Unknown, _) => End::Cut(why),
-            });
+    async move {
+        let sender = match sender.get(&resolved.url).await {
+            Ok(sender) => sender,
+            Err(why) => return reader.end(End::NeverWritten(why)),
+        };
+        let Some(outgoing) = outgoing(*spec, resolved.headers.clone()) else {
+            return reader.end(End::NeverWritten("a header value cannot be sent".to_owned()));
+        };
+        let sending = Client::new(sender, resolved.url.clone()).with_user_agent(USER_AGENT).send(outgoing);
+        let incoming = match sending.await {
+            Ok(incoming) => incoming,
+            Err(error) => return reader.end(end_before(&error)),
+        };
+        let head = Fact::Head { session: session_of(&incoming) };
+        match (incoming.head.status.is_success(), &incoming.head.content) {
+            (true, Content::EventStream) => {
+                reader.tell(vec![head]);
+                reader.read_events(incoming.into_events(EventLimits::default())).await;
+            }
+            (true, Content::Json) if !reader.shared => {
+                let mut facts = Vec::with_capacity(USUAL_FACTS);
+                facts.push(head);
+                reader.read_answer(incoming.into_bytes(LARGEST_ANSWER), facts).await;
+            }
+            // A GET is for a stream (2025-11-25, "Listening for Messages from the Server"): anything else is a no. Boxed, as
+            // every rare way is: a task takes room for the largest of its ways.
+            _ => Box::pin(reader.read_rest(incoming, head)).await,
         }
+    }
+}
+
+/// There is no response.
+fn end_before(error: &SendError) -> End {
+    let why = in_words(error);
+    tracing::debug!(error = %error, source = ?error.source.as_ref().map(ToString::to_string), "exchange failed");
+    match (error.written, error.kind) {
+        (Written::Never, SendErrorKind::Exhausted) => End::Exhausted(why),
+        (Written::Never, _) => End::NeverWritten(why),
+        (Written::Unknown, _) => End::Cut(why),
+    }
+}
+
+fn session_of(incoming: &Incoming) -> Option<SessionId> {
+    match &incoming.head.session {
+        Some(SessionHeader::Valid(value)) => value.to_str().ok().and_then(SessionId::new),
+        _ => None,
     }
 }
 
@@ -167,22 +197,11 @@ impl Reader {
         self.tell(vec![Fact::Ended(end)]);
     }
 
-    async fn read(self, incoming: Incoming) {
+    async fn read_rest(self, incoming: Incoming, head: Fact) {
         let status = incoming.head.status;
-        let session = match &incoming.head.session {
-            Some(SessionHeader::Valid(value)) => value.to_str().ok().and_then(SessionId::new),
-            _ => None,
-        };
-        let head = Fact::Head { session };
-        match (status.is_success(), &incoming.head.content) {
-            (true, Content::EventStream) => {
-                self.tell(vec![head]);
-                self.read_events(incoming).await;
-            }
-            // A GET is for a stream (2025-11-25, "Listening for Messages from the Server"): anything else is a no.
-            (true, _) if self.shared => self.read_refusal(incoming).await,
-            (true, Content::Json) => self.read_answer(incoming, head).await,
-            (true, Content::Other(kind)) => {
+        match &incoming.head.content {
+            _ if self.shared || !status.is_success() => self.read_refusal(incoming).await,
+            Content::Other(kind) => {
                 let shown: String = kind.escape_default().take(80).collect();
                 let why = format!("it has the content type `{shown}`");
                 let body = incoming.into_bytes(REFUSAL_BODY).await;
@@ -190,66 +209,78 @@ impl Reader {
                 let is_empty = body.is_ok_and(|body| body.is_empty());
                 self.tell(vec![head, Fact::Ended(if is_empty { End::Clean } else { End::Cut(why) })]);
             }
-            (true, Content::Empty) => {
+            _ => {
                 drop(incoming.into_bytes(REFUSAL_BODY).await);
                 self.tell(vec![head, Fact::Ended(End::Clean)]);
             }
-            (false, _) => self.read_refusal(incoming).await,
         }
     }
 
-    async fn read_answer(self, incoming: Incoming, head: Fact) {
-        let body = match incoming.into_bytes(LARGEST_ANSWER).await {
-            Ok(body) => body,
-            Err(error) => return self.tell(vec![head, Fact::Ended(unread(&error))]),
-        };
-        let mut facts = vec![head];
-        if matches!(body.trim_ascii(), b"" | b"null") {
-            facts.push(Fact::Ended(End::Clean));
-            return self.tell(facts);
-        }
-        let body = counted(body.clone(), self.permit(body.len()).await);
-        facts.extend(match messages(body) {
-            Ok(messages) => messages.into_iter().map(|message| self.message(message, None)).collect(),
-            Err(why) => vec![Fact::Ended(End::Cut(why))],
-        });
-        facts.push(Fact::Ended(End::Clean));
-        self.tell(facts);
-    }
-
-    async fn read_events(self, incoming: Incoming) {
-        let mut events = incoming.into_events(EventLimits::default());
-        let mut passed_over = None;
-        loop {
-            let event = match events.next().await {
-                Some(Ok(event)) => event,
-                Some(Err(error)) => return self.end(unread(&error)),
-                None => return self.end(end_of(passed_over)),
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    fn read_answer(
+        self,
+        body: impl Future<Output = Result<Bytes, BodyError>> + Send,
+        mut facts: Vec<Fact>,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            let body = match body.await {
+                Ok(body) => body,
+                Err(error) => {
+                    facts.push(Fact::Ended(unread(&error)));
+                    return self.tell(facts);
+                }
             };
-            let mut facts: Vec<Fact> = event.retry.map(Fact::Retry).into_iter().collect();
-            let cursor =
-                event.id.and_then(|id| String::from_utf8(id.to_vec()).ok()).filter(|id| !id.is_empty());
-            let permit = self.permit(event.data.len() + EVENT).await;
-            if says_nothing(&event.data) || !is_message(event.event.as_deref()) {
-                facts.extend(cursor.map(Fact::Cursor));
-                self.tell_with(facts, permit);
-                continue;
+            if matches!(body.trim_ascii(), b"" | b"null") {
+                facts.push(Fact::Ended(End::Clean));
+                return self.tell(facts);
             }
-            let meant = looks_like_a_message(&event.data);
-            let (data, until_taken) =
-                if self.shared { (event.data, permit) } else { (counted(event.data, permit), None) };
-            match messages(data) {
-                Err(why) if !meant => {
-                    tracing::debug!(why, "an event that is no message was passed over");
-                    passed_over = Some(why);
+            let permit = self.permit(body.len()).await;
+            match messages(counted(body, permit)) {
+                Ok(messages) => facts.extend(messages.into_iter().map(|message| self.message(message, None))),
+                Err(why) => facts.push(Fact::Ended(End::Cut(why))),
+            }
+            facts.push(Fact::Ended(End::Clean));
+            self.tell(facts);
+        }
+    }
+
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
+    fn read_events(self, mut events: EventStream) -> impl Future<Output = ()> + Send {
+        async move {
+            let mut passed_over = None;
+            loop {
+                let event = match events.next().await {
+                    Some(Ok(event)) => event,
+                    Some(Err(error)) => return self.end(unread(&error)),
+                    None => return self.end(end_of(passed_over)),
+                };
+                let mut facts: Vec<Fact> = event.retry.map(Fact::Retry).into_iter().collect();
+                let cursor =
+                    event.id.and_then(|id| String::from_utf8(id.to_vec()).ok()).filter(|id| !id.is_empty());
+                let permit = self.permit(event.data.len() + EVENT).await;
+                if says_nothing(&event.data) || !is_message(event.event.as_deref()) {
                     facts.extend(cursor.map(Fact::Cursor));
+                    self.tell_with(facts, permit);
+                    continue;
                 }
-                Ok(messages) => {
-                    facts.extend(messages.into_iter().map(|message| self.message(message, cursor.clone())));
+                let meant = looks_like_a_message(&event.data);
+                let (data, until_taken) =
+                    if self.shared { (event.data, permit) } else { (counted(event.data, permit), None) };
+                match messages(data) {
+                    Err(why) if !meant => {
+                        tracing::debug!(why, "an event that is no message was passed over");
+                        passed_over = Some(why);
+                        facts.extend(cursor.map(Fact::Cursor));
+                    }
+                    Ok(messages) => {
+                        facts.extend(
+                            messages.into_iter().map(|message| self.message(message, cursor.clone())),
+                        );
+                    }
+                    Err(why) => return self.end(End::Cut(why)),
                 }
-                Err(why) => return self.end(End::Cut(why)),
+                self.tell_with(facts, until_taken);
             }
-            self.tell_with(facts, until_taken);
         }
     }
 
@@ -377,5 +408,15 @@ mod tests {
         assert!(is_greeting(&spec(hello, Some("2025-11-25"), None)), "offered with the header");
         assert!(!is_greeting(&spec(call, Some("2025-11-25"), None)));
         assert!(!is_greeting(&spec(call, Some("2025-11-25"), Some("s"))));
+    }
+
+    /// Each call makes one, and moves it twice.
+    #[test]
+    fn its_task_is_small() {
+        fn size_of_what_it_makes<F>(_: impl FnOnce(Job) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size_of_what_it_makes(run);
+        assert!(size <= 1536, "{size} bytes: which rare way is not boxed, which argument is held twice?");
     }
 }

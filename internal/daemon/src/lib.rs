@@ -33,6 +33,7 @@ mod reactor;
 mod relay;
 mod request;
 mod scrub;
+mod seals;
 mod sleep;
 mod socket;
 mod status;

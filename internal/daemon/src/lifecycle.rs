@@ -34,6 +34,7 @@ use crate::offers::{Offers, StartedBy};
 use crate::policy::{limits, policies};
 use crate::port::Port;
 use crate::reactor::{Parts, Phase, Reactor};
+use crate::seals::Seals;
 use crate::socket::Socket;
 use crate::takeover::beside::{self, Found};
 use crate::takeover::manifest::Codec;
@@ -280,8 +281,8 @@ async fn assemble(
     let (streams, founded, house) = (1.into(), OnceCell::new(), OnceLock::new());
     let drains = watch_drains(drains, &inbox);
     let (offers, state) = (Offers::new(options.by, Instant::now()), state.clone());
-    let face =
-        Face { inbox, sealer, keeper, state, founded, streams, port, guard, neighbours, offers, house };
+    let seals = Seals::new(sealer);
+    let face = Face { inbox, seals, keeper, state, founded, streams, port, guard, neighbours, offers, house };
     let face = Arc::new(face);
     let house = House {
         face: Arc::clone(&face),

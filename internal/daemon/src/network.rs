@@ -68,10 +68,16 @@ impl LazySender {
     pub(crate) async fn get(&self, url: &Uri) -> Result<Sender, String> {
         let is_plain = url.scheme_str() == Some("http")
             && !*self.plain_needs_tls.get_or_init(mcp_http::plain_http_needs_tls);
-        let (tls, ca_file) = (!is_plain, self.ca_file.clone());
-        let options = TcpOptions { tls, ca_file, ..TcpOptions::default() };
-        let made = if is_plain { &self.plain } else { &self.made };
-        made.get_or_try_init(|| make(options)).await.cloned()
+        let cell = if is_plain { &self.plain } else { &self.made };
+        match cell.get() {
+            Some(made) => Ok(made.clone()),
+            None => Box::pin(self.make(!is_plain, cell)).await,
+        }
+    }
+
+    async fn make(&self, tls: bool, cell: &OnceCell<Sender>) -> Result<Sender, String> {
+        let options = TcpOptions { tls, ca_file: self.ca_file.clone(), ..TcpOptions::default() };
+        cell.get_or_try_init(|| make(options)).await.cloned()
     }
 }
 

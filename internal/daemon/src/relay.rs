@@ -124,7 +124,7 @@ async fn reach(neighbours: &Neighbours, to: Peer, request: &Request<Bytes>) -> C
     let until = Instant::now() + neighbours.times.patience;
     let mut pause = FIRST_PAUSE;
     loop {
-        let error = match sender.send(request.clone()).await {
+        let error = match sender.send(request).await {
             Ok(response) => return judge(response),
             Err(error) => error,
         };

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use evermux_core::class::Class;
 use evermux_core::input::{Delivery, Sender};
 use evermux_core::names::{Generation, Seq};
-use evermux_core::seal::Sealer;
 use http::header::{ALLOW, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use mcp_wire::{Message, method};
@@ -14,6 +13,7 @@ use mcp_wire::{Message, method};
 use crate::batch::{self, Member};
 use crate::downstream::{Reply, Via, malformed, plain};
 use crate::head;
+use crate::seals::Seals;
 
 /// The number that a shim gives to each of its messages.
 pub(crate) const SEQ: HeaderName = HeaderName::from_static("evermux-seq");
@@ -39,7 +39,7 @@ pub(crate) enum Body {
 /// Reads a head, or refuses it.
 pub(crate) fn examine(
     via: Via,
-    sealer: &Sealer,
+    seals: &Seals,
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<(Sender, Delivery), Box<Reply>> {
@@ -56,7 +56,7 @@ pub(crate) fn examine(
     if *method != Method::POST {
         check_revision(headers)?;
     }
-    let (from, delivery) = (sender(sealer, headers), delivery(via, sealer, headers)?);
+    let (from, delivery) = (sender(seals, headers), delivery(via, seals, headers)?);
     let lost = delivery.after.is_none() && is_plain(&from) && headers.contains_key(EVENT_ID);
     if *method == Method::GET && lost {
         // Taken for none, its client would wait on a GET stream for the answer to a call.
@@ -94,10 +94,10 @@ pub(crate) fn read(
     })
 }
 
-fn sender(sealer: &Sealer, headers: &HeaderMap) -> Sender {
+fn sender(seals: &Seals, headers: &HeaderMap) -> Sender {
     match headers.get(&mcp_http::SESSION_ID) {
         None => Sender::Unknown,
-        Some(id) => match id.to_str().ok().and_then(|id| sealer.open_link(id)) {
+        Some(id) => match id.to_str().ok().and_then(|id| seals.open_link(id)) {
             Some(claim) => Sender::Link(claim),
             None => Sender::Foreign,
         },
@@ -110,9 +110,9 @@ fn is_plain(from: &Sender) -> bool {
 
 /// How a message came. A number that cannot be read is refused: taken for none, its message could run twice.
 /// On TCP only `evermux connect` could have written one, and it does not come that way: there they are ignored.
-fn delivery(via: Via, sealer: &Sealer, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
+fn delivery(via: Via, seals: &Seals, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
-    let after = headers.get(EVENT_ID).and_then(|id| sealer.open_event(id.to_str().ok()?)).map(Box::new);
+    let after = headers.get(EVENT_ID).and_then(|id| seals.open_event(id.to_str().ok()?)).map(Box::new);
     if via == Via::Tcp {
         return Ok(Delivery { after, ..Delivery::default() });
     }

@@ -22,7 +22,7 @@ pub trait Sender: Clone + Send + Sync + 'static {
     /// Sends a request.
     fn send(
         &self,
-        request: http::Request<Bytes>,
+        request: &http::Request<Bytes>,
     ) -> impl Future<Output = Result<http::Response<RawBody>, SendError>> + Send;
 }
 
@@ -53,9 +53,10 @@ impl<S: Sender> Client<S> {
     ///
     /// # Errors
     /// If no head came. [`SendError::written`] says whether the request may have had an effect.
-    pub async fn send(&self, out: Outgoing) -> Result<Incoming, SendError> {
+    pub fn send(&self, out: Outgoing) -> impl Future<Output = Result<Incoming, SendError>> + Send + use<S> {
         let request = out.into_request(&self.url, self.user_agent.as_ref());
-        self.sender.send(request).await.map(Incoming::new)
+        let sender = self.sender.clone();
+        async move { sender.send(&request).await.map(Incoming::new) }
     }
 }
 

@@ -47,34 +47,13 @@ impl Incoming {
         Self { head: Head::new(parts, empty), body }
     }
 
-    /// Reads the body to its end, of at most `cap` bytes. A body that came in one piece is not copied.
+    /// Reads the body to its end, of at most `cap` bytes. A body that came in one piece is not copied. The future holds the body
+    /// alone: what is needed of the head is to be taken before.
     ///
     /// # Errors
     /// If it is larger than `cap` (found before reading where the head tells its length) or was cut.
-    pub async fn into_bytes(mut self, cap: usize) -> Result<Bytes, BodyError> {
-        let announced = self.body.size_hint().lower();
-        if usize::try_from(announced).map_or(true, |length| length > cap) {
-            return Err(BodyError::TooLarge { cap });
-        }
-        let mut first = Bytes::new();
-        let mut rest = BytesMut::new();
-        while let Some(frame) = self.body.frame().await {
-            let Ok(data) = frame?.into_data() else { continue };
-            let length = first.len().max(rest.len()) + data.len();
-            if length > cap {
-                return Err(BodyError::TooLarge { cap });
-            }
-            if length == data.len() {
-                first = data;
-                continue;
-            }
-            if rest.is_empty() {
-                rest.reserve(usize::try_from(announced).unwrap_or(0).max(length));
-                rest.extend_from_slice(&std::mem::take(&mut first));
-            }
-            rest.extend_from_slice(&data);
-        }
-        Ok(if rest.is_empty() { first } else { rest.freeze() })
+    pub fn into_bytes(self, cap: usize) -> impl Future<Output = Result<Bytes, BodyError>> + Send + use<> {
+        whole(self.body, cap)
     }
 
     /// Reads the body as a stream of events. The head is gone then: take what is needed of it before.
@@ -88,6 +67,32 @@ impl Incoming {
     pub fn headers(&self) -> &HeaderMap {
         &self.head.headers
     }
+}
+
+async fn whole(mut body: Body, cap: usize) -> Result<Bytes, BodyError> {
+    let announced = body.size_hint().lower();
+    if usize::try_from(announced).map_or(true, |length| length > cap) {
+        return Err(BodyError::TooLarge { cap });
+    }
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        let length = first.len().max(rest.len()) + data.len();
+        if length > cap {
+            return Err(BodyError::TooLarge { cap });
+        }
+        if length == data.len() {
+            first = data;
+            continue;
+        }
+        if rest.is_empty() {
+            rest.reserve(usize::try_from(announced).unwrap_or(0).max(length));
+            rest.extend_from_slice(&std::mem::take(&mut first));
+        }
+        rest.extend_from_slice(&data);
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 /// The events of one response. Says nothing about whether the stream can be resumed, and does not resume it.

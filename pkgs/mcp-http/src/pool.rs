@@ -91,7 +91,9 @@ impl<K: Kind> Pool<K> {
                 outcome => return outcome,
             }
         }
-        self.exchange_on(self.open(place).await?, message).await
+        // Boxed: it takes more room than all the rest, and most exchanges connect to nothing.
+        let connection = Box::pin(self.open(place)).await?;
+        self.exchange_on(connection, message).await
     }
 
     async fn open(&self, place: &K::Place) -> Result<Connection<K>, SendError> {
@@ -100,20 +102,23 @@ impl<K: Kind> Pool<K> {
         Ok(Connection { stream, place: place.clone(), era, buffer: BytesMut::new() })
     }
 
-    async fn exchange_on(
+    /// A block and no `async fn`, which would have room for its arguments twice.
+    fn exchange_on(
         self: &Arc<Self>,
         connection: Connection<K>,
         message: Message,
-    ) -> Result<http::Response<RawBody>, SendError> {
+    ) -> impl Future<Output = Result<http::Response<RawBody>, SendError>> + Send {
         let mut exchange = Exchange::new(connection, message);
-        let head = poll_fn(|context| exchange.poll_head(context)).await?;
-        let mut body = Body { exchange: Some(exchange), pool: Arc::clone(self) };
-        // Only where the head itself says that there is nothing: an empty stream of events is one, also if its end came in
-        // the same read.
-        if body.exchange.as_ref().and_then(Exchange::left) == Some(0) {
-            body.settle();
+        async move {
+            let head = poll_fn(|context| exchange.poll_head(context)).await?;
+            let mut body = Body { exchange: Some(exchange), pool: Arc::clone(self) };
+            // Only where the head itself says that there is nothing: an empty stream of events is one, also if its end came
+            // in the same read.
+            if body.exchange.as_ref().and_then(Exchange::left) == Some(0) {
+                body.settle();
+            }
+            Ok(http::Response::from_parts(head, RawBody::new(body)))
         }
-        Ok(http::Response::from_parts(head, RawBody::new(body)))
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle<K>> {

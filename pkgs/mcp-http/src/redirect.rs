@@ -117,50 +117,72 @@ impl<S> fmt::Debug for Redirecting<S> {
 }
 
 impl<S: Sender> Sender for Redirecting<S> {
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<RawBody>, SendError> {
+    async fn send(&self, request: &Request<Bytes>) -> Result<Response<RawBody>, SendError> {
         let learned = {
             let learned = self.learned();
             // Mostly there is nothing, and a URL takes long to hash.
             if learned.is_empty() { None } else { learned.get(request.uri()).cloned() }
         };
-        if let Some(place) = learned {
-            let response = self.sender.send(at(&request, place.clone())).await?;
-            // Nothing was processed there: perhaps the place is not what it was.
-            let moved = is_redirect(response.status())
-                || matches!(response.status(), StatusCode::NOT_FOUND | StatusCode::GONE);
-            if !moved {
-                return Ok(response);
-            }
-            self.learned().remove(request.uri());
-            if may_have_run(response.status(), request.method()) {
-                let error = next(&request, &[place], response.status(), response.headers());
-                return Err(refused(error.err(), response.status(), request.method()));
-            }
-            drain(response.into_body()).await;
+        // The rare ways are boxed: a request takes room for the largest of its ways.
+        if let Some(place) = learned
+            && let Some(response) = Box::pin(self.send_to(place, request)).await?
+        {
+            return Ok(response);
         }
-        self.follow(request).await
+        let response = self.sender.send(request).await?;
+        if !is_redirect(response.status()) {
+            return Ok(response);
+        }
+        Box::pin(self.follow(request, response)).await
     }
 }
 
 impl<S: Sender> Redirecting<S> {
-    async fn follow(&self, request: Request<Bytes>) -> Result<Response<RawBody>, SendError> {
-        let mut path = vec![request.uri().clone()];
-        let mut place = request.uri().clone();
-        let mut keeps_method = true;
+    /// To where it led before. `None`: it does not any more, and nothing was processed there.
+    async fn send_to(
+        &self,
+        place: Uri,
+        request: &Request<Bytes>,
+    ) -> Result<Option<Response<RawBody>>, SendError> {
+        let response = self.sender.send(&at(request, place.clone())).await?;
+        // Perhaps the place is not what it was.
+        let moved = is_redirect(response.status())
+            || matches!(response.status(), StatusCode::NOT_FOUND | StatusCode::GONE);
+        if !moved {
+            return Ok(Some(response));
+        }
+        self.learned().remove(request.uri());
+        if may_have_run(response.status(), request.method()) {
+            let error = next(request, &[place], response.status(), response.headers());
+            return Err(refused(error.err(), response.status(), request.method()));
+        }
+        drain(response.into_body()).await;
+        Ok(None)
+    }
+
+    /// To where this response leads.
+    async fn follow(
+        &self,
+        request: &Request<Bytes>,
+        mut response: Response<RawBody>,
+    ) -> Result<Response<RawBody>, SendError> {
+        let (mut path, mut keeps_method) = (vec![request.uri().clone()], true);
         loop {
-            let response = self.sender.send(at(&request, place.clone())).await?;
             let status = response.status();
-            if !is_redirect(status) {
-                if keeps_method && path.len() == 2 && status.is_success() && is_slash(request.uri(), &place) {
-                    self.learn(request.uri().clone(), place);
-                }
-                return Ok(response);
-            }
             keeps_method &= matches!(status.as_u16(), 307 | 308);
-            place = next(&request, &path, status, response.headers())
+            let place = next(request, &path, status, response.headers())
                 .map_err(|error| refused(Some(error), status, request.method()))?;
             path.push(place.clone());
             drain(response.into_body()).await;
+            response = self.sender.send(&at(request, place.clone())).await?;
+            if is_redirect(response.status()) {
+                continue;
+            }
+            let only_a_slash = path.len() == 2 && is_slash(request.uri(), &place);
+            if keeps_method && only_a_slash && response.status().is_success() {
+                self.learn(request.uri().clone(), place);
+            }
+            return Ok(response);
         }
     }
 }

@@ -102,7 +102,9 @@ pub enum TcpSetupError {
 /// Sends requests over TCP and TLS. Clones share their connections. Making one reads the platform's certificates
 /// (some milliseconds), so make one and clone it.
 #[derive(Clone)]
-pub struct TcpSender {
+pub struct TcpSender(Arc<Senders>);
+
+struct Senders {
     plain: Arc<Pool<Plain>>,
     client: HttpClient,
     proxies: Option<Arc<Matcher>>,
@@ -140,18 +142,18 @@ impl TcpSender {
         let proxies = options.proxy.then(|| Arc::new(Matcher::from_env()));
         let connector = Connector::new(options, client_config(verifier)?, proxies.clone());
         let plain = Arc::new(Pool::new(Plain(connector.clone())));
-        Ok(Self { plain, client: client(options, connector), proxies })
+        Ok(Self(Arc::new(Senders { plain, client: client(options, connector), proxies })))
     }
 }
 
 impl fmt::Debug for TcpSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TcpSender").field("proxy", &self.proxies.is_some()).finish_non_exhaustive()
+        f.debug_struct("TcpSender").field("proxy", &self.0.proxies.is_some()).finish_non_exhaustive()
     }
 }
 
 impl Sender for TcpSender {
-    async fn send(&self, mut request: Request<Bytes>) -> Result<Response<RawBody>, SendError> {
+    async fn send(&self, request: &Request<Bytes>) -> Result<Response<RawBody>, SendError> {
         let uri = request.uri();
         if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
             let why = "the URL is no absolute one of http or https";
@@ -161,16 +163,18 @@ impl Sender for TcpSender {
         // not chosen: a request written to it would be lost with its outcome unknown.
         tokio::task::yield_now().await;
         if uri.scheme() == Some(&Scheme::HTTP)
-            && !connect::is_proxied(self.proxies.as_deref(), uri)
+            && !connect::is_proxied(self.0.proxies.as_deref(), uri)
             && let Some(place) = uri.authority().cloned()
         {
-            return self.plain.exchange(&place, Message::new(&request)).await;
+            return self.0.plain.exchange(&place, Message::new(request)).await;
         }
-        if let Some(value) = connect::forwarding_authorization(self.proxies.as_deref(), uri) {
+        let mut request = request.clone();
+        if let Some(value) = connect::forwarding_authorization(self.0.proxies.as_deref(), request.uri()) {
             request.headers_mut().insert(PROXY_AUTHORIZATION, value);
         }
-        let response = self.client.request(request.map(Full::new)).await.map_err(send_error)?;
-        Ok(response.map(RawBody::new))
+        // Boxed: an exchange takes room for the largest of its ways, and is moved more than once.
+        let sending = Box::pin(self.0.client.request(request.map(Full::new)));
+        sending.await.map(|response| response.map(RawBody::new)).map_err(send_error)
     }
 }
 

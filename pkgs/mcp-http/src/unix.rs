@@ -45,8 +45,8 @@ impl fmt::Debug for UnixSender {
 }
 
 impl Sender for UnixSender {
-    async fn send(&self, request: Request<Bytes>) -> Result<http::Response<RawBody>, SendError> {
-        self.pool.exchange(&(), Message::new(&request)).await
+    async fn send(&self, request: &Request<Bytes>) -> Result<http::Response<RawBody>, SendError> {
+        self.pool.exchange(&(), Message::new(request)).await
     }
 }
 

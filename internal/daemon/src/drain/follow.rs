@@ -106,5 +106,5 @@ async fn send(
     path: &str,
 ) -> Option<http::Response<mcp_http::RawBody>> {
     let request = Request::builder().method(method).uri(path).body(Bytes::new()).ok()?;
-    UnixSender::new(neighbours.path(Peer::Draining(generation))).send(request).await.ok()
+    UnixSender::new(neighbours.path(Peer::Draining(generation))).send(&request).await.ok()
 }

@@ -32,6 +32,7 @@ use crate::neighbours::Times;
 use crate::network::Network;
 use crate::offers::{Offers, StartedBy};
 use crate::port::Port;
+use crate::seals::Seals;
 use crate::socket::Socket;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -88,7 +89,7 @@ impl Node {
         let face = Face {
             founded: tokio::sync::OnceCell::new(),
             inbox: inbox.clone(),
-            sealer: sealer.clone(),
+            seals: Seals::new(sealer.clone()),
             keeper,
             state: state.clone(),
             streams,
@@ -130,7 +131,7 @@ impl Node {
 
     async fn send(&self, request: Request<Bytes>) -> Result<Response<RawBody>, mcp_http::SendError> {
         let send = UnixSender::new(self.socket.clone());
-        tokio::time::timeout(SOON, send.send(request)).await.expect("a head in time")
+        tokio::time::timeout(SOON, send.send(&request)).await.expect("a head in time")
     }
 
     async fn post(&self) -> Result<Response<RawBody>, mcp_http::SendError> {

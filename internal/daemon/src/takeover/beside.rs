@@ -47,7 +47,7 @@ async fn tell(house: &Arc<House>, stream: UnixStream, read: &Bytes) {
     let (done, handed) = oneshot::channel();
     house.face.inbox.tell(Told::Control(Ask::Transfer(Transfer::Describe(done))));
     let Ok(manifest) = handed.await else { return };
-    let sealer = house.face.sealer.clone();
+    let sealer = house.face.seals.sealer().clone();
     // Header values are whoever's the start is.
     let text = Codec { sealer: &sealer, key: &house.key }.write(&manifest, Lent::default());
     let Ok(text) = text else { return };

@@ -368,7 +368,7 @@ impl<'a> Attempt<'a> {
         self.tell(Transfer::Draft(done));
         // One that is not prepared any more says nothing, and will not freeze either.
         let Ok(Ok(manifest)) = timeout_at(until, drafted).await else { return Vec::new() };
-        let (sealer, key) = (self.house.face.sealer.clone(), self.house.key.clone());
+        let (sealer, key) = (self.house.face.seals.sealer().clone(), self.house.key.clone());
         let write = move || Ahead::write(&Codec { sealer: &sealer, key: &key }, manifest.links);
         let Ok(Ok((ahead, text))) = tokio::task::spawn_blocking(write).await else {
             return vec![Fact::SendFailed];
@@ -417,7 +417,7 @@ impl<'a> Attempt<'a> {
         let (Some(manifest), Some(estate)) = (self.manifest.take(), self.copies().await) else {
             return false;
         };
-        let sealer = self.house.face.sealer.clone();
+        let sealer = self.house.face.seals.sealer().clone();
         let codec = Codec { sealer: &sealer, key: &self.house.key };
         let ahead = std::mem::take(&mut self.ahead);
         let Ok((text, links)) = ahead.write_rest(&codec, &manifest, self.lend()) else { return false };

@@ -71,7 +71,7 @@ async fn a_drain_socket_takes_relays_and_tells_what_is_over() {
     // Nothing else is answered there.
     for path in ["/control/status", "/control/stop", "/control/release/AB", "/healthz/x"] {
         let sender = UnixSender::new(dir.path().join("drain-4.sock"));
-        let response = sender.send(Request::post(path).body(Bytes::new()).unwrap()).await.unwrap();
+        let response = sender.send(&Request::post(path).body(Bytes::new()).unwrap()).await.unwrap();
         assert_eq!(response.status(), 404, "{path}");
     }
     draining.abort();
@@ -125,7 +125,7 @@ async fn a_drain_ends_with_the_last_relayed_post_and_takes_streams_with_it() {
     assert_eq!(stream.frame().await.unwrap().unwrap().into_data().unwrap(), "data: 1\n\n");
     let sender = UnixSender::new(node.socket.clone());
     let request = post("/mcp/up").body(Bytes::from_static(CALL.as_bytes())).unwrap();
-    let posting = tokio::spawn(async move { text(sender.send(request).await.unwrap()).await });
+    let posting = tokio::spawn(async move { text(sender.send(&request).await.unwrap()).await });
     let mut streams = successor.await.unwrap();
     let mut post = streams.pop().unwrap();
 

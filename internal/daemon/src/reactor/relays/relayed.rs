@@ -176,7 +176,7 @@ async fn a_client_that_goes_ends_its_request_in_the_other_process() {
     let waiting = {
         let sender = UnixSender::new(node.socket.clone());
         let request = post("/mcp/up").body(Bytes::from_static(CALL.as_bytes())).unwrap();
-        tokio::spawn(async move { sender.send(request).await.map(drop) })
+        tokio::spawn(async move { sender.send(&request).await.map(drop) })
     };
     let (mut stream, _) = peer.request().await;
     waiting.abort();
