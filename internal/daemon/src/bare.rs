@@ -70,7 +70,7 @@ pub fn judge(request: Request, token: &str, sealer: &Sealer, most: usize) -> Jud
     if method != Method::POST {
         return Judgement::Taken { from, delivery: Box::new(delivery), messages: Vec::new() };
     }
-    let messages = match request::read(&from, &headers, body, most) {
+    let messages = match request::read(&from, request::check_revision(&headers).err(), body, most) {
         Ok(Body::One(message)) => vec![Ok(message)],
         Ok(Body::Batch(members)) => members,
         Err(reply) => return refusal_of(*reply),

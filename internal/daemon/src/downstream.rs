@@ -12,9 +12,8 @@ use evermux_config::ConfigError;
 use evermux_core::input::{Delivery, Input, Sender, StreamId};
 use evermux_core::names::UpstreamName;
 use evermux_store::StateDir;
-use http::header::{
-    CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
-};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, Collected, Full, LengthLimitError, Limited};
@@ -22,6 +21,7 @@ use hyper::body::Incoming;
 use mcp_http::BoxError;
 use mcp_wire::Segments;
 use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio_util::either::Either;
 
 use crate::batch::Member;
 use crate::body::{Head, Queues, Sink, encode};
@@ -106,13 +106,27 @@ impl Face {
         Ok(())
     }
 
-    /// Serves one request.
-    pub(crate) async fn serve(
+    /// Serves one request. Its head is read at once, so that the future holds what is still needed of it and no more: room for
+    /// it is made for each request.
+    pub(crate) fn serve(
         self: Arc<Self>,
         via: Via,
         request: Request<Incoming>,
-    ) -> Result<Reply, Broken> {
-        let mut reply = self.reply(via, request).await;
+    ) -> impl Future<Output = Result<Reply, Broken>> + Send {
+        match self.examine(via, request) {
+            Ok(asked) => Either::Left(self.serve_mcp(asked)),
+            // Boxed, as every rare way is: a future takes room for the largest of its ways.
+            Err(aside) => Either::Right(Box::pin(async move {
+                let reply = match aside {
+                    Aside::Refused(reply) => *reply,
+                    Aside::Control(request) => self.control(via, *request).await,
+                };
+                self.finish(via, reply)
+            })),
+        }
+    }
+
+    fn finish(&self, via: Via, mut reply: Reply) -> Result<Reply, Broken> {
         if reply.extensions().get::<Broken>().is_some() {
             return Err(Broken);
         }
@@ -123,23 +137,36 @@ impl Face {
         Ok(reply)
     }
 
-    async fn reply(&self, via: Via, request: Request<Incoming>) -> Reply {
-        let path = request.uri().path().to_owned();
+    fn examine(&self, via: Via, request: Request<Incoming>) -> Result<Asked, Aside> {
         if via == Via::Tcp
             && let Err(refusal) = self.guard.check(request.uri(), request.headers())
         {
             tracing::debug!(?refusal, "refused a request on TCP");
-            return refused(refusal);
+            return Err(Aside::Refused(Box::new(refused(refusal))));
         }
-        if let Some(name) = path.strip_prefix("/mcp/") {
-            return self.serve_mcp(via, name, request).await;
-        }
-        // Boxed, as every rare way is: a request takes room for the largest of them.
-        Box::pin(self.control(via, &path, request)).await
+        let Some(upstream) = request.uri().path().strip_prefix("/mcp/").map(UpstreamName::from) else {
+            return Err(Aside::Control(Box::new(request)));
+        };
+        let (Parts { method, headers, .. }, body) = request.into_parts();
+        let examined = request::examine(via, &self.seals, &method, &headers);
+        let (from, delivery) = examined.map_err(Aside::Refused)?;
+        let what = match method {
+            Method::POST => What::Post {
+                body,
+                revision: request::check_revision(&headers).err(),
+                // Its sender waits for the head: a shim with more to send (HTTP gives no order between requests, so the next one
+                // goes when this was taken), and the active process, whose own client may.
+                prompt: via == Via::Drain || headers.contains_key(request::MORE),
+            },
+            Method::GET => What::Listen,
+            _ => What::End,
+        };
+        Ok(Asked { via, upstream, from, delivery, what })
     }
 
     /// Control is for whoever can open the socket; a token lets nobody stop the daemon.
-    async fn control(&self, via: Via, path: &str, request: Request<Incoming>) -> Reply {
+    async fn control(&self, via: Via, request: Request<Incoming>) -> Reply {
+        let path = request.uri().path().to_owned();
         match (path.strip_prefix("/control/"), via) {
             (Some("describe"), Via::Drain) => takeover::beside::describe(self, request),
             (Some(rest), Via::Drain) => drain::control(self, rest, &request),
@@ -153,55 +180,51 @@ impl Face {
         }
     }
 
-    async fn serve_mcp(&self, via: Via, name: &str, request: Request<Incoming>) -> Reply {
-        let (parts, body) = request.into_parts();
-        let (from, delivery) = match request::examine(via, &self.seals, &parts.method, &parts.headers) {
-            Ok(examined) => examined,
-            Err(reply) => return *reply,
-        };
-        if delivery.seq.is_none() {
-            // It is given ids of events, which name this process's generation and may come back after a power cut.
-            self.founded.get_or_init(|| settled(self.state.clone())).await;
-        }
-        if !self.neighbours.is_handed_over() {
-            // The successor's business from then on.
-            self.keeper.ensure(name).await;
-        }
-        let upstream = UpstreamName::from(name);
-        let (stream, comments) = (self.stream(), self.comments(via));
-        match parts.method {
-            Method::POST => {
-                let post = Post { via, upstream, from, delivery, headers: parts.headers };
-                self.post(stream, post, body).await.unwrap_or_else(|reply| *reply)
+    fn serve_mcp(self: Arc<Self>, asked: Asked) -> impl Future<Output = Result<Reply, Broken>> + Send {
+        let Asked { via, upstream, from, delivery, what } = asked;
+        // A block and no `async fn`, which would have room for its arguments twice.
+        async move {
+            if delivery.seq.is_none() && !self.founded.initialized() {
+                // It is given ids of events, which name this process's generation and may come back after a power cut.
+                Box::pin(self.founded.get_or_init(|| settled(self.state.clone()))).await;
             }
-            Method::GET => {
-                let input = Input::Listening { stream, upstream, from, delivery };
-                self.ask(comments, stream, input, true).await
+            if !self.neighbours.is_handed_over() {
+                // The successor's business from then on.
+                self.keeper.ensure(&upstream.0).await;
             }
-            _ => {
-                let input = Input::LinkEnded { stream, upstream, from, delivery };
-                self.ask(comments, stream, input, true).await
-            }
+            let stream = self.stream();
+            let (input, prompt) = match what {
+                What::Post { body, revision, prompt } => {
+                    let read = self.read(via, body).await;
+                    let most = self.keeper.config().limits.batch;
+                    let message = match read.and_then(|bytes| request::read(&from, revision, bytes, most)) {
+                        Ok(Body::One(message)) => message,
+                        Ok(Body::Batch(members)) => {
+                            let answered = Box::pin(self.post_batch(via, upstream, from, members)).await;
+                            return self.finish(via, answered.unwrap_or_else(|reply| *reply));
+                        }
+                        Err(reply) => return self.finish(via, *reply),
+                    };
+                    self.await_identity(&upstream, &from).await;
+                    (Input::Posted { stream, upstream, from, message, delivery }, prompt)
+                }
+                What::Listen => (Input::Listening { stream, upstream, from, delivery }, true),
+                What::End => (Input::LinkEnded { stream, upstream, from, delivery }, true),
+            };
+            // A client that goes away before there is a head is told of too.
+            let head = self.hand_in(stream, input, prompt).head().await;
+            self.finish(via, reply(head, self.comments(via)))
         }
-    }
-
-    async fn post(&self, stream: StreamId, post: Post, body: Incoming) -> Result<Reply, Box<Reply>> {
-        let bytes = self.read(post.via, body).await?;
-        let most = self.keeper.config().limits.batch;
-        let message = match request::read(&post.from, &post.headers, bytes, most)? {
-            Body::One(message) => message,
-            Body::Batch(members) => return Box::pin(self.post_batch(post, members)).await,
-        };
-        let prompt = post.is_prompt();
-        let Post { via, upstream, from, delivery, .. } = post;
-        self.await_identity(&upstream, &from).await;
-        let input = Input::Posted { stream, upstream, from, message, delivery };
-        Ok(self.ask(self.comments(via), stream, input, prompt).await)
     }
 
     /// Every member is a message of its own, in their order; what answers them is one stream.
-    async fn post_batch(&self, post: Post, members: Vec<Member>) -> Result<Reply, Box<Reply>> {
-        let Post { via, upstream, from, .. } = post;
+    async fn post_batch(
+        &self,
+        via: Via,
+        upstream: UpstreamName,
+        from: Sender,
+        members: Vec<Member>,
+    ) -> Result<Reply, Box<Reply>> {
         self.await_identity(&upstream, &from).await;
         // All of them before the first answer: they are for the core what a client sends without waiting.
         let taken: Vec<Result<Waiting<'_>, Bytes>> = members
@@ -290,11 +313,7 @@ impl Face {
         if via == Via::Tcp { self.keeper.config().http?.keepalive } else { None }
     }
 
-    /// Hands a request to the reactor and waits for its head. A client that goes away before is told of too.
-    async fn ask(&self, comments: Option<Duration>, stream: StreamId, input: Input, prompt: bool) -> Reply {
-        reply(self.hand_in(stream, input, prompt).head().await, comments)
-    }
-
+    /// Hands a request to the reactor.
     /// `prompt`: its head is not to wait for an event.
     fn hand_in(&self, stream: StreamId, input: Input, prompt: bool) -> Waiting<'_> {
         let limits = self.keeper.config().limits;
@@ -306,21 +325,30 @@ impl Face {
     }
 }
 
-/// A message on its way in.
-struct Post {
+/// A request that is to no upstream.
+enum Aside {
+    Refused(Box<Reply>),
+    Control(Box<Request<Incoming>>),
+}
+
+/// A request to an upstream.
+struct Asked {
     via: Via,
     upstream: UpstreamName,
     from: Sender,
     delivery: Delivery,
-    headers: HeaderMap,
+    what: What,
 }
 
-impl Post {
-    /// Whether its sender waits for the head: a shim with more to send (HTTP gives no order between requests, so the
-    /// next one goes when this was taken), and the active process, whose own client may.
-    fn is_prompt(&self) -> bool {
-        self.via == Via::Drain || self.headers.contains_key(request::MORE)
-    }
+enum What {
+    Post {
+        body: Incoming,
+        /// What is said of its revision, unless the message is about revisions.
+        revision: Option<Box<Reply>>,
+        prompt: bool,
+    },
+    Listen,
+    End,
 }
 
 fn reply(head: Option<Head>, comments: Option<Duration>) -> Reply {
@@ -460,4 +488,19 @@ pub(crate) fn refused(refusal: Refusal) -> Reply {
 
 pub(crate) fn malformed(status: StatusCode, text: &str) -> Reply {
     plain(status, mcp_wire::error(None, mcp_wire::code::INVALID_REQUEST, text, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each request makes one.
+    #[test]
+    fn its_future_is_small() {
+        fn size_of_what_it_makes<F>(_: impl FnOnce(Arc<Face>, Via, Request<Incoming>) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size_of_what_it_makes(Face::serve);
+        assert!(size <= 1024, "{size} bytes: which rare way is not boxed, which argument is held twice?");
+    }
 }

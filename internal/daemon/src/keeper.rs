@@ -82,10 +82,14 @@ impl Keeper {
         if self.is_settled(name) {
             return;
         }
-        let _turn = self.turn.lock().await;
-        if !self.is_settled(name) {
-            self.resolve(name, &Variables::new(), true).await;
-        }
+        // Boxed: every request passes here, and takes room for it.
+        Box::pin(async {
+            let _turn = self.turn.lock().await;
+            if !self.is_settled(name) {
+                self.resolve(name, &Variables::new(), true).await;
+            }
+        })
+        .await;
     }
 
     fn is_settled(&self, name: &str) -> bool {
@@ -134,7 +138,8 @@ impl Keeper {
         }
         let wanted = (name.to_owned(), identity);
         let mut known = self.identities.subscribe();
-        drop(tokio::time::timeout_at(until.into(), known.wait_for(|known| known.contains(&wanted))).await);
+        let wait = async { drop(known.wait_for(|known| known.contains(&wanted)).await) };
+        drop(Box::pin(tokio::time::timeout_at(until.into(), wait)).await);
     }
 
     /// Takes over a shim's variables: whose credentials it then uses.

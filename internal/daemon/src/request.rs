@@ -66,10 +66,10 @@ pub(crate) fn examine(
     Ok((from, delivery))
 }
 
-/// Reads the body of a POST, or refuses it; a batch of `most` messages at most.
+/// Reads the body of a POST, or refuses it; a batch of `most` messages at most. `revision`: what [`check_revision`] has against it.
 pub(crate) fn read(
     from: &Sender,
-    headers: &HeaderMap,
+    revision: Option<Box<Reply>>,
     bytes: Bytes,
     most: usize,
 ) -> Result<Body, Box<Reply>> {
@@ -79,12 +79,12 @@ pub(crate) fn read(
             Box::new(plain(StatusCode::BAD_REQUEST, body))
         })?;
         // What these are about is which revisions there are: they may name one that is not served.
-        if !matches!(message.method(), Some(method::SERVER_DISCOVER | method::INITIALIZE)) {
-            check_revision(headers)?;
-        }
-        return Ok(Body::One(message));
+        let names_any = matches!(message.method(), Some(method::SERVER_DISCOVER | method::INITIALIZE));
+        return revision.filter(|_| !names_any).map_or(Ok(Body::One(message)), Err);
     }
-    check_revision(headers)?;
+    if let Some(reply) = revision {
+        return Err(reply);
+    }
     if !matches!(from, Sender::Link(claim) if claim.version == batch::REVISION) {
         let text = "a message must be one JSON object; arrays are taken in 2025-03-26 sessions only";
         return Err(Box::new(malformed(StatusCode::BAD_REQUEST, text)));
@@ -131,7 +131,7 @@ fn delivery(via: Via, seals: &Seals, headers: &HeaderMap) -> Result<Delivery, Bo
 }
 
 /// Transports, "Protocol Version Header" (2025-06-18): an unknown one must get 400.
-fn check_revision(headers: &HeaderMap) -> Result<(), Box<Reply>> {
+pub(crate) fn check_revision(headers: &HeaderMap) -> Result<(), Box<Reply>> {
     let known = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
     let served = "a revision that is served (2025-03-26 to 2025-11-25)";
     checked(headers, (&mcp_http::PROTOCOL_VERSION, "MCP-Protocol-Version"), served, known).map(|_| ())

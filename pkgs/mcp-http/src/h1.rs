@@ -349,7 +349,8 @@ impl Head {
             head.put("host", host.strip_suffix(":80").unwrap_or(host));
         }
         for (name, value) in headers {
-            head.put(name.as_str(), value);
+            // It is one by its type.
+            head.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
         }
         head
     }
