@@ -186,12 +186,13 @@ enum Verdict {
 
 impl Hub {
     /// A server asks something (anything but `ping`). Says whether it is left: the replay that brought it is to be
-    /// read again.
+    /// read again. `former`: the position before it.
     pub(crate) fn take_ask(
         &mut self,
         exchange: ExchangeId,
         id: &Id,
         message: &Message,
+        former: Option<&str>,
         cursor: Option<String>,
     ) -> bool {
         let Some(state) = self.exchanges.get(&exchange) else { return false };
@@ -210,11 +211,10 @@ impl Hub {
         let asked = Asked::of(message);
         let verdict = match self.refusal_of_kind(ix, id, message) {
             Some(no) => Verdict::Refused(no),
-            None => match self.judge(ix, key, purpose) {
+            None => match self.judge(exchange, ix, key, (former, cursor.as_deref())) {
                 Verdict::To(link) if !self.can_answer(ix, link, call, message) => {
                     Verdict::Refused(No::Undeclared)
                 }
-                Verdict::To(link) => self.judge_replayed(exchange, key, link, cursor.as_deref()),
                 verdict => verdict,
             },
         };
@@ -266,7 +266,16 @@ impl Hub {
         (id.as_raw().len() > LONGEST_ID).then_some(No::Unusable)
     }
 
-    fn judge(&mut self, ix: SessionIx, key: AskKey, purpose: Purpose) -> Verdict {
+    fn judge(
+        &mut self,
+        exchange: ExchangeId,
+        ix: SessionIx,
+        key: AskKey,
+        positions: (Option<&str>, Option<&str>),
+    ) -> Verdict {
+        let Some(purpose) = self.exchanges.get(&exchange).map(|state| state.purpose) else {
+            return Verdict::Left;
+        };
         let live = matches!(purpose, Purpose::Call(_));
         if self.asks.open.contains_key(&key) {
             return Verdict::Known;
@@ -278,7 +287,14 @@ impl Hub {
         if !live && self.is_asked_elsewhere(ix, key.handshake, key.id) {
             return Verdict::Known;
         }
+        if self.is_surely_anothers(exchange, key, positions.1) {
+            self.asks.close(key);
+            return Verdict::Known;
+        }
         if let Some(verdict) = self.judge_twin(key, live) {
+            return verdict;
+        }
+        if let Some(verdict) = self.judge_replayed(exchange, key, positions) {
             return verdict;
         }
         let owner = match purpose {

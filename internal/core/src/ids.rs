@@ -1,5 +1,7 @@
 //! JSON-RPC ids towards an upstream, out of blocks that are reserved on disk before they are used (D9).
 
+use std::collections::BTreeSet;
+
 use crate::names::WireId;
 
 /// Ids in one reservation.
@@ -9,9 +11,15 @@ pub const BLOCK: u64 = 1024;
 const SPAN: u64 = 1 << 20;
 const MOST_SPANS: u64 = (1 << 31) / SPAN;
 
+const fn span_of(id: u64) -> u64 {
+    id.saturating_sub(1) / SPAN
+}
+
 /// The ids this process may use in one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ids {
+    /// Nothing below was used in this session's life.
+    first: u64,
     next: u64,
     /// First id that is not (yet) durably ours.
     end: u64,
@@ -23,13 +31,18 @@ impl Ids {
     /// The ids of a session that is being made: its first block is written with its record, before any of it
     /// could be confused with a former process's.
     ///
-    /// Not those of other sessions of the upstream, which end before `taken`: servers with one event store for all sessions, as
-    /// one official SDK sets it up, keep events by the id of the request, and a replay would bring another session's answer.
-    pub(crate) fn first_block(taken: u64) -> Self {
-        let span = taken.div_ceil(SPAN);
-        // Some servers have 32 bits for them.
-        let start = if span < MOST_SPANS { span * SPAN + 1 } else { 1 };
-        Self::block(start, start + BLOCK)
+    /// Not those of the upstream's other sessions: servers with one event store for all sessions, as one official SDK sets it up,
+    /// keep events by the id of the request, and a replay would bring another session's answer. `others`: spans that those use.
+    pub(crate) fn first_block(others: &BTreeSet<u64>) -> Self {
+        let free = (0..MOST_SPANS).find(|span| !others.contains(span));
+        let start = free.unwrap_or(0) * SPAN + 1;
+        Self { first: start, next: start, end: start + BLOCK, spare: None }
+    }
+
+    /// The spans that these ids are in, `reserved_until` with them.
+    pub(crate) fn spans(&self, reserved_until: u64) -> [u64; 3] {
+        let end = self.end();
+        [self.first, end.saturating_sub(1), end.max(reserved_until).saturating_sub(1)].map(span_of)
     }
 
     /// The ids after a former process: what it had reserved is burned, nothing is ours yet.
@@ -39,7 +52,8 @@ impl Ids {
 
     /// A block that the predecessor reserved for us.
     pub(crate) fn block(start: u64, end: u64) -> Self {
-        Self { next: start, end, spare: None }
+        // Those of former processes are before it.
+        Self { first: span_of(start.saturating_sub(1)) * SPAN + 1, next: start, end, spare: None }
     }
 
     pub(crate) fn take(&mut self) -> Option<WireId> {
@@ -52,7 +66,7 @@ impl Ids {
 
     /// Whether it was used in this session's life, or may have been.
     pub(crate) fn gave_out(&self, id: WireId) -> bool {
-        id.0 != 0 && id.0 < self.next
+        (self.first..self.next).contains(&id.0)
     }
 
     pub(crate) fn end(&self) -> u64 {
@@ -88,13 +102,29 @@ mod tests {
 
     #[test]
     fn sessions_of_one_upstream_have_ids_of_their_own() {
-        let start = |taken| Ids::first_block(taken).take().map(|id| id.0);
-        assert_eq!(start(0), Some(1));
-        assert_eq!(start(1 + BLOCK), Some(SPAN + 1));
-        assert_eq!(start(SPAN + 1), Some(2 * SPAN + 1), "its last block went beyond");
-        let last = (1 << 31) - SPAN;
-        assert_eq!(start(last), Some(last + 1));
-        assert_eq!(start(last + 1), Some(1), "no id beyond 32 bits");
+        let start =
+            |others: &[u64]| Ids::first_block(&others.iter().copied().collect()).take().map(|id| id.0);
+        assert_eq!(start(&[]), Some(1));
+        assert_eq!(start(&[0]), Some(SPAN + 1));
+        assert_eq!(start(&[0, 2]), Some(SPAN + 1), "the lowest that is free");
+        let all: Vec<u64> = (0..MOST_SPANS).collect();
+        assert_eq!(start(&all[..all.len() - 1]), Some((1 << 31) - SPAN + 1));
+        assert_eq!(start(&all), Some(1), "no id beyond 32 bits");
+    }
+
+    #[test]
+    fn only_ids_of_the_session_were_used_in_it() {
+        let mut ids = Ids::first_block(&BTreeSet::from([0]));
+        let id = ids.take().unwrap();
+        for (other, used) in [(0, false), (1, false), (id.0 - 1, false), (id.0, true), (id.0 + 1, false)] {
+            assert_eq!(ids.gave_out(WireId(other)), used, "{other}");
+        }
+        // Its predecessor's, too.
+        let after = Ids::after(id.0 + BLOCK);
+        assert!(after.gave_out(id) && !after.gave_out(WireId(1)));
+        assert!(Ids::after(1 + BLOCK).gave_out(WireId(1)));
+        assert_eq!(after.spans(0), [1, 1, 1]);
+        assert_eq!(Ids::block(SPAN, SPAN + BLOCK).spans(3 * SPAN + 2), [0, 1, 3], "it went beyond its own");
     }
 
     #[test]

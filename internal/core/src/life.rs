@@ -2,6 +2,7 @@
 
 use mcp_wire::{Id, Kind, Message, Segments, method, version};
 use serde_json::value::RawValue;
+use std::collections::BTreeSet;
 
 use crate::budget::Passage;
 use crate::call::CallId;
@@ -116,7 +117,7 @@ impl Hub {
     /// The one `initialize` of a loss or a first use, for any number of waiters (D18).
     pub(crate) fn begin_initialize(&mut self, ix: SessionIx) {
         let may_begin = self.may_begin();
-        let taken = self.ids_beside(ix);
+        let others = self.spans_beside(ix);
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         // One that is under way already goes on with its next attempt.
         if self.draining || !(may_begin || session.phase == Phase::Initializing) {
@@ -124,7 +125,7 @@ impl Hub {
         }
         if session.handshake.0 == 0 {
             // No session exists whose ids could be met again: failed handshakes must not use the block up.
-            session.ids = Ids::first_block(taken);
+            session.ids = Ids::first_block(&others);
         }
         let Some(wire) = session.ids.take() else {
             // Also after a refused one, of which nothing is under way any more.
@@ -141,17 +142,18 @@ impl Hub {
         self.take_step(ix, Purpose::Initialize(wire), body);
     }
 
-    /// The ids that other sessions of the upstream end before; 0 where there is none.
-    fn ids_beside(&self, ix: SessionIx) -> u64 {
-        let Some(upstream) = self.sessions.get(&ix).map(|session| &session.key.upstream) else { return 0 };
+    /// Where the ids of the upstream's other sessions are.
+    fn spans_beside(&self, ix: SessionIx) -> BTreeSet<u64> {
+        let Some(upstream) = self.sessions.get(&ix).map(|session| &session.key.upstream) else {
+            return BTreeSet::new();
+        };
         let others = self
             .sessions
             .iter()
             .filter(|(other, session)| **other != ix && session.key.upstream == *upstream);
         let others = others.filter(|(_, other)| other.handshake.0 > 0 || other.phase == Phase::Initializing);
         let reserved = |record: &Record| record.ids_reserved_until;
-        let ends = others.map(|(_, other)| other.ids.end().max(other.record.as_ref().map_or(0, reserved)));
-        ends.max().unwrap_or(0)
+        others.flat_map(|(_, other)| other.ids.spans(other.record.as_ref().map_or(0, reserved))).collect()
     }
 
     pub(crate) fn on_initialize_result(&mut self, exchange: ExchangeId, message: &Message) {

@@ -201,7 +201,7 @@ impl Hub {
     pub(crate) fn read_again(&mut self, call: CallId, behind: Option<String>) {
         let Some(state) = self.calls.get_mut(&call) else { return };
         state.cursor = behind.or_else(|| state.cursor.take());
-        let pause = state.left.map_or(SHORTEST_PAUSE, Left::pause);
+        let pause = state.left.map_or(SHORTEST_PAUSE, Left::pause).max(state.retry.unwrap_or_default());
         if let Some(exchange) = state.exchange.take() {
             self.abort(exchange);
         }

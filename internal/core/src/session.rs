@@ -1,6 +1,6 @@
 //! Our conversation with an upstream: one `Mcp-Session-Id`, from handshake to loss.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::call::CallId;
@@ -216,7 +216,7 @@ impl Session {
             status: Status::New,
             reason: None,
             since_ms: now_ms,
-            ids: Ids::first_block(0),
+            ids: Ids::first_block(&BTreeSet::new()),
             reserving: None,
             reserve_again: None,
             step: None,

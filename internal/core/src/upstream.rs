@@ -251,7 +251,7 @@ impl Hub {
             return;
         }
         if message.method() != Some(method::PING) {
-            let left = self.take_ask(exchange, &id, message, cursor);
+            let left = self.take_ask(exchange, &id, message, former.as_deref(), cursor);
             if let (true, Purpose::Replay(call)) = (left, purpose) {
                 self.read_again(call, former);
             }

@@ -13,7 +13,7 @@ use super::{AskKey, No, Verdict};
 use crate::call::{Call, CallId, Stage};
 use crate::hub::{Hub, Purpose};
 use crate::input::ExchangeId;
-use crate::names::{Digest, LinkNonce};
+use crate::names::Digest;
 use crate::session::SessionIx;
 
 /// The pause before the replay is read again, the first time; each one doubles it.
@@ -50,55 +50,60 @@ enum Others {
 }
 
 impl Hub {
-    /// `link`: whose it is if it came on its own call's replay.
+    /// It came on a replay, and not for the call that is replayed: that had ended, and asks nothing more; or a client came back with
+    /// this very event as the last one it had of another.
+    pub(super) fn is_surely_anothers(&self, exchange: ExchangeId, key: AskKey, own: Option<&str>) -> bool {
+        let Some(reading) = self.exchanges.get(&exchange) else { return false };
+        let Purpose::Replay(call) = reading.purpose else { return false };
+        let ended = self.calls.get(&call).is_some_and(|state| state.ended_before);
+        let mut beside = self.beside(reading.session, call, key);
+        ended || own.is_some_and(|own| beside.any(|other| other.revived_after.as_deref() == Some(own)))
+    }
+
+    /// `None`: it is of the call whose replay brought it, or came on no replay. `positions`: before it, and its own.
     pub(super) fn judge_replayed(
         &mut self,
         exchange: ExchangeId,
         key: AskKey,
-        link: LinkNonce,
-        cursor: Option<&str>,
-    ) -> Verdict {
-        let Some(reading) = self.exchanges.get(&exchange) else { return Verdict::Left };
-        let (Purpose::Replay(call), ix) = (reading.purpose, reading.session) else {
-            return Verdict::To(link);
-        };
+        positions: (Option<&str>, Option<&str>),
+    ) -> Option<Verdict> {
+        let reading = self.exchanges.get(&exchange)?;
+        let (Purpose::Replay(call), ix) = (reading.purpose, reading.session) else { return None };
+        let state = self.calls.get(&call)?;
+        let (former, own) = positions;
         // Some servers begin with the cursor's own event.
-        if cursor.is_some() && cursor == reading.after.as_deref() {
-            return Verdict::To(link);
-        }
-        if cursor.is_some_and(|cursor| self.is_position_of_another(ix, call, key, cursor)) {
-            return Verdict::Known;
+        if own.is_some() && own == state.revived_after.as_deref() {
+            return None;
         }
         let others = self.others_in(ix, call);
         let most = match others {
-            Others::Nobody => return Verdict::To(link),
+            Others::Nobody => return None,
+            // Nobody wants this call's questions: another's must not be declined for that.
+            _ if state.cancelled => return Some(Verdict::Known),
+            // Read again it would not come again: it has no position, or shares one with what was taken.
+            _ if own == former => 0,
             Others::Live => MOST_LEFT_TO_LIVE,
             Others::Back | Others::Away => MOST_LEFT,
         };
         if self.leave_question(call, key, most) {
-            return Verdict::Left;
+            return Some(Verdict::Left);
         }
-        if others == Others::Away || self.is_left_to_another(ix, call, key) {
-            Verdict::Refused(No::Unclear)
-        } else {
-            Verdict::To(link)
+        let unclear = others == Others::Away || self.is_left_to_another(ix, call, key);
+        if let Some(state) = self.calls.get_mut(&call) {
+            state.left = None;
         }
+        unclear.then_some(Verdict::Refused(No::Unclear))
     }
 
-    /// Says whether it was left; `most`: so often.
+    /// Says whether it was left; `most`: so often. However many the questions are: a server may ask anew each time.
     fn leave_question(&mut self, call: CallId, key: AskKey, most: u32) -> bool {
         let Some(state) = self.calls.get_mut(&call) else { return false };
-        let times = state.left.filter(|left| left.id == key.id).map_or(0, |left| left.times);
+        let times = state.left.map_or(0, |left| left.times);
         if times >= most {
             return false;
         }
         state.left = Some(Left { id: key.id, times: times + 1 });
         true
-    }
-
-    /// A client came back with this very event as the last one it had of its own call.
-    fn is_position_of_another(&self, ix: SessionIx, call: CallId, key: AskKey, cursor: &str) -> bool {
-        self.beside(ix, call, key).any(|other| other.revived_after.as_deref() == Some(cursor))
     }
 
     /// Another call's replay brought it too.
@@ -118,8 +123,10 @@ impl Hub {
         let (Some(session), Some(own)) = (self.sessions.get(&ix), self.calls.get(&call)) else {
             return Others::Away;
         };
-        // What runs in a session of one's own is its owner's, unless others' calls were routed there: those are known.
-        if self.knows_not_all() && session.key.owner != Some(own.link) {
+        // What runs in a session of one's own is its owner's, unless others' calls were routed there: those are known. What a
+        // successor sent is not.
+        let knows_all = !self.knows_not_all() && !self.is_handed_over();
+        if !knows_all && session.key.owner != Some(own.link) {
             return Others::Away;
         }
         let others = self.running_in(ix, session).into_iter().filter(|other| other.here != Some(call));

@@ -214,3 +214,104 @@ fn a_question_that_came_on_two_replays_is_nobodys() {
     assert_eq!(reply_to(&w, "1"), [r#"{"jsonrpc":"2.0","id":1,"result":{"action":"decline"}}"#]);
     assert_eq!(w.rules.asks.answers, 0);
 }
+
+const NEWS: &str =
+    r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#;
+
+/// In an event with several messages all have the position of the event: read again, it would not come again. Without a position
+/// a server may have kept nothing of it.
+#[test]
+fn what_would_not_come_again_is_judged_at_once() {
+    for (place, back, answered) in
+        [(Some("s1/2/2"), true, None), (Some("s1/2/2"), false, Some("decline")), (None, true, None)]
+    {
+        let Setting { mut w, clients, calls, .. } = killed(2);
+        kill(&mut w);
+        for (client, call) in clients.iter().zip(&calls).take(if back { 2 } else { 1 }) {
+            w.deliver(*client, *call);
+        }
+        w.advance(1);
+        let gets = w.open.iter().filter(|(_, open)| open.spec.last_event_id == Some(first(0)));
+        let get = gets.map(|(exchange, _)| *exchange).next().unwrap();
+        w.fact(get, head());
+        match place {
+            Some(place) => {
+                w.fact(get, says_at(NEWS, place));
+                w.fact(get, says_at(&form("1"), place));
+            }
+            None => w.fact(get, says(&form("1"))),
+        }
+        assert_eq!(w.clients[clients[0]].asked.len(), usize::from(answered.is_none()), "{place:?} {back}");
+        let refused = reply_to(&w, "1").iter().any(|reply| reply.contains("decline"));
+        assert_eq!(refused, answered.is_some(), "{place:?} {back}");
+    }
+}
+
+#[test]
+fn a_server_that_asks_anew_each_time_is_not_read_for_ever() {
+    let Setting { mut w, clients, calls, .. } = killed(2);
+    kill(&mut w);
+    w.deliver(clients[0], calls[0]);
+    let mut served = Vec::new();
+    for _ in 0..80 {
+        w.advance(50);
+        for (exchange, open) in w.open.clone() {
+            if open.spec.last_event_id == Some(first(0)) && !served.contains(&exchange) {
+                served.push(exchange);
+                let n = served.len();
+                w.fact(exchange, head());
+                w.fact(exchange, says_at(&form(&n.to_string()), &format!("s1/2/{}", n + 1)));
+            }
+        }
+    }
+    assert_eq!((served.len(), w.replies().len()), (5, 1));
+}
+
+/// Its client wants no answer any more: that is nothing against whoever has the question on the screen.
+#[test]
+fn a_cancel_declines_nothing_that_may_be_anothers() {
+    let Setting { mut w, clients, calls, posts } = killed(2);
+    w.fact(posts[1], says_at(&form("1"), "s1/3/2"));
+    kill(&mut w);
+    w.deliver(clients[0], calls[0]);
+    brings(&mut w, 500, &[first(0)], &form("1"), "s1/3/2");
+    w.cancel(clients[0], calls[0]);
+    brings(&mut w, LONG, &[first(0)], &form("1"), "s1/3/2");
+    assert!(w.replies().is_empty(), "{:?}", w.replies());
+    assert!(w.clients[clients[0]].asked.is_empty());
+}
+
+/// A server that begins with the cursor's own event: the question is open on its own call's replay when the other's brings it.
+#[test]
+fn a_position_counts_before_a_twin() {
+    let Setting { mut w, clients, calls, posts } = killed(2);
+    w.fact(posts[1], says_at(&form("1"), "s1/3/2"));
+    kill(&mut w);
+    w.deliver(clients[0], calls[0]);
+    w.deliver(clients[1], calls[1]);
+    brings(&mut w, 50, &["s1/3/2".to_owned()], &form("1"), "s1/3/2");
+    brings(&mut w, LONG, &[first(0)], &form("1"), "s1/3/2");
+    assert!(w.replies().is_empty(), "{:?}", w.replies());
+    let id = last_of(&w, clients[1]);
+    w.answer(clients[1], &id);
+    assert_eq!(w.rules.asks.answers, 1);
+}
+
+/// "The client MUST respect the `retry` field" (2025-11-25, "Sending Messages to the Server").
+#[test]
+fn a_server_that_wants_to_be_left_alone_is() {
+    let Setting { mut w, clients, calls, .. } = killed(2);
+    kill(&mut w);
+    w.deliver(clients[0], calls[0]);
+    w.advance(1);
+    let is_read = |w: &World| w.open.values().any(|open| open.spec.last_event_id == Some(first(0)));
+    let gets = w.open.iter().filter(|(_, open)| open.spec.last_event_id == Some(first(0)));
+    let get = gets.map(|(exchange, _)| *exchange).next().unwrap();
+    w.fact(get, head());
+    w.fact(get, Fact::Retry(std::time::Duration::from_secs(3)));
+    w.fact(get, says_at(&form("1"), "s1/2/2"));
+    w.advance(2900);
+    assert!(!is_read(&w));
+    w.advance(200);
+    assert!(is_read(&w));
+}

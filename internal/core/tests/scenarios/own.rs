@@ -44,6 +44,25 @@ fn said(w: &World) -> Vec<String> {
     greetings.map(params).collect()
 }
 
+/// A server that numbers its answers itself, in each session from 1.
+#[test]
+fn an_id_of_another_session_is_nobodys_here() {
+    let mut w = world(own());
+    let clients = [joined(&mut w), joined(&mut w)];
+    for client in clients {
+        w.upstream.rule("tools/call", Answer::Hold);
+        let call = w.call(client);
+        let post = w.exchange("tools/call");
+        let id = if client == clients[0] { 1_048_578 } else { 2 };
+        let right = (result_of(&w.open[&post].clone()), format!(r#""id":{}"#, w.wire(post)));
+        let text = right.0.replace(&right.1, &format!(r#""id":{id}"#)).replace("[]", r#"[],"theirs":1"#);
+        w.fact(post, head());
+        w.fact(post, says(&text));
+        w.fact(post, clean());
+        assert!(w.text(client, call).contains("theirs"), "{}", w.text(client, call));
+    }
+}
+
 /// A server with one event store for all sessions keeps events by the id of the request: replayed, another session's answer
 /// would be taken for this one's. Also what a former process left counts.
 #[test]
