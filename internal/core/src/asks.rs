@@ -308,28 +308,6 @@ impl Hub {
         }
     }
 
-    /// Some servers replay every stream's events behind a cursor. A question known from its own stream is not
-    /// asked again on another; one that came on two replays belongs to nobody for sure. On a call's first stream a
-    /// used id may be a second question of a careless server, but not while the first one waits: then its answer
-    /// could be taken for the other's.
-    fn judge_twin(&mut self, key: AskKey, live: bool) -> Option<Verdict> {
-        if !live && self.asks.closed.iter().any(|other| other.is_twin(&key)) {
-            return Some(Verdict::Known);
-        }
-        let (twin, replayed) = self
-            .asks
-            .open
-            .iter()
-            .find(|(other, _)| other.is_twin(&key))
-            .map(|(twin, ask)| (*twin, ask.replayed))?;
-        if live || !replayed || key.wire.0 == 0 {
-            return Some(Verdict::Known);
-        }
-        self.end_ask(twin, true);
-        self.asks.close(key);
-        Some(Verdict::Refused(No::Unclear))
-    }
-
     /// Makes room for one more ask of this link. A server that gives up on an ask without a word would fill the
     /// table: asks whose call is over go first.
     fn make_room(&mut self, ix: SessionIx, link: LinkNonce) -> bool {

@@ -1,4 +1,4 @@
-//! A question that comes first on a replay: whose it is.
+//! A question that comes on a replay, perhaps not for the first time: whose it is.
 //!
 //! Some servers replay every stream's events behind a cursor ("MUST NOT replay messages that would have been delivered on a
 //! different stream", 2025-11-25, "Resumability and Redelivery"; one reference server does). After a kill nobody here knows what
@@ -58,6 +58,28 @@ impl Hub {
         let ended = self.calls.get(&call).is_some_and(|state| state.ended_before);
         let mut beside = self.beside(reading.session, call, key);
         ended || own.is_some_and(|own| beside.any(|other| other.revived_after.as_deref() == Some(own)))
+    }
+
+    /// Some servers replay every stream's events behind a cursor. A question known from its own stream is not
+    /// asked again on another; one that came on two replays belongs to nobody for sure. On a call's first stream a
+    /// used id may be a second question of a careless server, but not while the first one waits: then its answer
+    /// could be taken for the other's.
+    pub(super) fn judge_twin(&mut self, key: AskKey, live: bool) -> Option<Verdict> {
+        if !live && self.asks.closed.iter().any(|other| other.is_twin(&key)) {
+            return Some(Verdict::Known);
+        }
+        let (twin, replayed) = self
+            .asks
+            .open
+            .iter()
+            .find(|(other, _)| other.is_twin(&key))
+            .map(|(twin, ask)| (*twin, ask.replayed))?;
+        if live || !replayed || key.wire.0 == 0 {
+            return Some(Verdict::Known);
+        }
+        self.end_ask(twin, true);
+        self.asks.close(key);
+        Some(Verdict::Refused(No::Unclear))
     }
 
     /// `None`: it is of the call whose replay brought it, or came on no replay. `positions`: before it, and its own.
