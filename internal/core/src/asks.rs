@@ -211,7 +211,7 @@ impl Hub {
         let asked = Asked::of(message);
         let verdict = match self.refusal_of_kind(ix, id, message) {
             Some(no) => Verdict::Refused(no),
-            None => match self.judge(exchange, ix, key, (former, cursor.as_deref())) {
+            None => match self.judge(ix, key, purpose, (former, cursor.as_deref())) {
                 Verdict::To(link) if !self.can_answer(ix, link, call, message) => {
                     Verdict::Refused(No::Undeclared)
                 }
@@ -268,14 +268,12 @@ impl Hub {
 
     fn judge(
         &mut self,
-        exchange: ExchangeId,
         ix: SessionIx,
         key: AskKey,
+        purpose: Purpose,
         positions: (Option<&str>, Option<&str>),
     ) -> Verdict {
-        let Some(purpose) = self.exchanges.get(&exchange).map(|state| state.purpose) else {
-            return Verdict::Left;
-        };
+        let replay = if let Purpose::Replay(call) = purpose { Some(call) } else { None };
         let live = matches!(purpose, Purpose::Call(_));
         if self.asks.open.contains_key(&key) {
             return Verdict::Known;
@@ -287,14 +285,14 @@ impl Hub {
         if !live && self.is_asked_elsewhere(ix, key.handshake, key.id) {
             return Verdict::Known;
         }
-        if self.is_surely_anothers(exchange, key, positions.1) {
+        if replay.is_some_and(|call| self.is_surely_anothers(ix, call, key, positions.1)) {
             self.asks.close(key);
             return Verdict::Known;
         }
         if let Some(verdict) = self.judge_twin(key, live) {
             return verdict;
         }
-        if let Some(verdict) = self.judge_replayed(exchange, key, positions) {
+        if let Some(verdict) = replay.and_then(|call| self.judge_replayed(ix, call, key, positions)) {
             return verdict;
         }
         let owner = match purpose {

@@ -1,8 +1,9 @@
 //! The life of a session: woken from its record, made by one handshake, lost at most once at a time.
 
+use std::collections::BTreeSet;
+
 use mcp_wire::{Id, Kind, Message, Segments, method, version};
 use serde_json::value::RawValue;
-use std::collections::BTreeSet;
 
 use crate::budget::Passage;
 use crate::call::CallId;
@@ -117,15 +118,16 @@ impl Hub {
     /// The one `initialize` of a loss or a first use, for any number of waiters (D18).
     pub(crate) fn begin_initialize(&mut self, ix: SessionIx) {
         let may_begin = self.may_begin();
-        let others = self.spans_beside(ix);
+        let is_first = self.sessions.get(&ix).is_some_and(|session| session.handshake.0 == 0);
+        // No session exists whose ids could be met again: failed handshakes must not use the block up.
+        let first_block = is_first.then(|| Ids::first_block(&self.spans_beside(ix)));
         let Some(session) = self.sessions.get_mut(&ix) else { return };
         // One that is under way already goes on with its next attempt.
         if self.draining || !(may_begin || session.phase == Phase::Initializing) {
             return;
         }
-        if session.handshake.0 == 0 {
-            // No session exists whose ids could be met again: failed handshakes must not use the block up.
-            session.ids = Ids::first_block(&others);
+        if let Some(first_block) = first_block {
+            session.ids = first_block;
         }
         let Some(wire) = session.ids.take() else {
             // Also after a refused one, of which nothing is under way any more.

@@ -200,7 +200,7 @@ impl Hub {
     /// What came last cannot be dealt with yet: it comes again, with all that is behind it.
     pub(crate) fn read_again(&mut self, call: CallId, behind: Option<String>) {
         let Some(state) = self.calls.get_mut(&call) else { return };
-        state.cursor = behind.or_else(|| state.cursor.take());
+        state.cursor = behind;
         let pause = state.left.map_or(SHORTEST_PAUSE, Left::pause).max(state.retry.unwrap_or_default());
         if let Some(exchange) = state.exchange.take() {
             self.abort(exchange);

@@ -437,7 +437,7 @@ impl Reactor {
                 let Some(sink) = self.sinks.get_mut(&stream) else { return };
                 let taken = sink.accept(stream, link, inbox);
                 if sink.is_held() {
-                    self.heads.hold(stream, Instant::now());
+                    self.heads.hold(stream, Instant::now);
                 }
                 self.gone_unless(taken, stream);
             }

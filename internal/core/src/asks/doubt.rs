@@ -11,8 +11,7 @@ use std::time::Duration;
 use super::owner::Running;
 use super::{AskKey, No, Verdict};
 use crate::call::{Call, CallId, Stage};
-use crate::hub::{Hub, Purpose};
-use crate::input::ExchangeId;
+use crate::hub::Hub;
 use crate::names::Digest;
 use crate::session::SessionIx;
 
@@ -50,13 +49,17 @@ enum Others {
 }
 
 impl Hub {
-    /// It came on a replay, and not for the call that is replayed: that had ended, and asks nothing more; or a client came back with
+    /// It is not for the call whose replay brought it: that had ended, and asks nothing more; or a client came back with
     /// this very event as the last one it had of another.
-    pub(super) fn is_surely_anothers(&self, exchange: ExchangeId, key: AskKey, own: Option<&str>) -> bool {
-        let Some(reading) = self.exchanges.get(&exchange) else { return false };
-        let Purpose::Replay(call) = reading.purpose else { return false };
+    pub(super) fn is_surely_anothers(
+        &self,
+        ix: SessionIx,
+        call: CallId,
+        key: AskKey,
+        own: Option<&str>,
+    ) -> bool {
         let ended = self.calls.get(&call).is_some_and(|state| state.ended_before);
-        let mut beside = self.beside(reading.session, call, key);
+        let mut beside = self.beside(ix, call, key);
         ended || own.is_some_and(|own| beside.any(|other| other.revived_after.as_deref() == Some(own)))
     }
 
@@ -82,15 +85,14 @@ impl Hub {
         Some(Verdict::Refused(No::Unclear))
     }
 
-    /// `None`: it is of the call whose replay brought it, or came on no replay. `positions`: before it, and its own.
+    /// `None`: it is of the call whose replay brought it. `positions`: before it, and its own.
     pub(super) fn judge_replayed(
         &mut self,
-        exchange: ExchangeId,
+        ix: SessionIx,
+        call: CallId,
         key: AskKey,
         positions: (Option<&str>, Option<&str>),
     ) -> Option<Verdict> {
-        let reading = self.exchanges.get(&exchange)?;
-        let (Purpose::Replay(call), ix) = (reading.purpose, reading.session) else { return None };
         let state = self.calls.get(&call)?;
         let (former, own) = positions;
         // Some servers begin with the cursor's own event.

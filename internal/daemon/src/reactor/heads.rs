@@ -25,9 +25,10 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    pub(super) fn hold(&mut self, stream: StreamId, now: Instant) {
+    /// `now` is asked only where no alarm is set.
+    pub(super) fn hold(&mut self, stream: StreamId, now: impl FnOnce() -> Instant) {
         self.young.push(stream);
-        self.alarm.get_or_insert(now + ROUND);
+        self.alarm.get_or_insert_with(|| now() + ROUND);
     }
 
     /// When to ask for what is [`due`](Self::due).
@@ -68,12 +69,12 @@ mod tests {
     fn a_head_waits_between_one_round_and_two() {
         let (start, mut heads) = (Instant::now(), Heads::default());
         assert_eq!(heads.alarm(), None);
-        heads.hold(StreamId(1), start);
-        heads.hold(StreamId(2), at(start, 4));
+        heads.hold(StreamId(1), || start);
+        heads.hold(StreamId(2), || at(start, 4));
         assert_eq!(heads.alarm(), Some(at(start, 5)));
         assert!(heads.due(at(start, 4), |_| true).is_empty());
         assert!(heads.due(at(start, 5), |_| true).is_empty());
-        heads.hold(StreamId(3), at(start, 6));
+        heads.hold(StreamId(3), || at(start, 6));
         let next = heads.alarm().unwrap();
         assert!(next > at(start, 10) && next < at(start, 11), "{:?}", next - start);
         assert_eq!(heads.due(next, |_| true), [StreamId(1), StreamId(2)]);
@@ -85,10 +86,10 @@ mod tests {
     #[test]
     fn what_has_gone_on_needs_no_alarm() {
         let (start, mut heads) = (Instant::now(), Heads::default());
-        (0..100).for_each(|stream| heads.hold(StreamId(stream), start));
+        (0..100).for_each(|stream| heads.hold(StreamId(stream), || start));
         assert!(heads.due(at(start, 5), |stream| stream.0 == 7).is_empty());
         assert_eq!(heads.due(heads.alarm().unwrap(), |_| true), [StreamId(7)]);
-        heads.hold(StreamId(1), at(start, 20));
+        heads.hold(StreamId(1), || at(start, 20));
         assert!(heads.due(at(start, 25), |_| false).is_empty());
         assert_eq!(heads.alarm(), None);
     }
@@ -97,7 +98,7 @@ mod tests {
     fn many_wait_longer_but_not_for_ever() {
         for (count, ms) in [(50, 10), (100, 15), (5000, 20)] {
             let (start, mut heads) = (Instant::now(), Heads::default());
-            (0..count).for_each(|stream| heads.hold(StreamId(stream), start));
+            (0..count).for_each(|stream| heads.hold(StreamId(stream), || start));
             heads.due(at(start, 5), |_| true);
             assert_eq!(heads.alarm(), Some(at(start, 5 + ms)), "{count}");
         }
@@ -106,9 +107,9 @@ mod tests {
     #[test]
     fn all_of_them_may_be_let_go() {
         let (start, mut heads) = (Instant::now(), Heads::default());
-        heads.hold(StreamId(1), start);
+        heads.hold(StreamId(1), || start);
         heads.due(at(start, 5), |_| true);
-        heads.hold(StreamId(2), at(start, 6));
+        heads.hold(StreamId(2), || at(start, 6));
         assert_eq!(heads.all().collect::<Vec<_>>(), [StreamId(1), StreamId(2)]);
         assert_eq!((heads.alarm(), heads.all().count()), (None, 0));
     }
