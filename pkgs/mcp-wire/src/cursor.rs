@@ -13,6 +13,8 @@ use memchr::memchr;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::skip::Escapes;
+
 /// Where a JSON value lies. Never empty, which makes `Option<Span>` 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -47,20 +49,25 @@ pub(crate) struct Key<'a> {
 }
 
 impl Key<'_> {
+    /// Which of these it is.
+    pub(crate) fn place_in(&self, names: &[&str]) -> Option<usize> {
+        names.iter().position(|name| self.is(name))
+    }
+
     pub(crate) fn is(&self, name: &str) -> bool {
         self.name == name
     }
 
-    /// Equal to `name` for a parser that ignores case, but not equal.
-    pub(crate) fn resembles(&self, name: &str) -> bool {
+    /// Which of these it is equal to for a parser that ignores case. To be asked of a key that is none of them.
+    pub(crate) fn lookalike_in(&self, names: &[&str]) -> Option<usize> {
         // As nearly all are.
         if self.name.is_ascii() {
-            return self.name.eq_ignore_ascii_case(name) && self.name != name;
+            return names.iter().position(|name| self.name.eq_ignore_ascii_case(name));
         }
-        // Longer than any fold of `name`: U+212A is three bytes for one.
-        self.name.len() <= name.len() * 3
-            && self.name != name
-            && self.name.chars().map(fold).eq(name.chars().map(fold))
+        names.iter().position(|name| {
+            // Longer than any fold of `name`: U+212A is three bytes for one.
+            self.name.len() <= name.len() * 3 && self.name.chars().map(fold).eq(name.chars().map(fold))
+        })
     }
 }
 
@@ -91,6 +98,11 @@ impl<'a> Cursor<'a> {
     /// Makes spans count from the current position on.
     pub(crate) fn rebase(&mut self) {
         self.base = self.at;
+    }
+
+    /// What was given, without regard to the position.
+    pub(crate) fn text(&self) -> &'a str {
+        self.text
     }
 
     pub(crate) fn at(&self) -> usize {
@@ -128,13 +140,21 @@ impl<'a> Cursor<'a> {
         self.at += bytes;
     }
 
+    #[inline]
     pub(crate) fn skip_space(&mut self) {
+        if self.peek().is_some_and(|byte| byte <= b' ') {
+            self.skip_all_space();
+        }
+    }
+
+    fn skip_all_space(&mut self) {
         while let Some(byte @ (b' ' | b'\t' | b'\n' | b'\r')) = self.peek() {
             self.line_ends |= matches!(byte, b'\n' | b'\r');
             self.at += 1;
         }
     }
 
+    #[cold]
     fn broken<T>(&self, reason: &str) -> Result<T, Broken> {
         let reason = if self.peek().is_none() { "unexpected end" } else { reason };
         Err(Broken { reason: reason.into(), at: self.at })
@@ -167,16 +187,19 @@ impl<'a> Cursor<'a> {
     fn raw(&mut self) -> Result<(Span, &'a str), Broken> {
         self.skip_space();
         let start = self.at;
-        if let Some(raw) = plain_string(self.text.get(start..).unwrap_or_default()) {
-            self.at += raw.len();
-            return Ok((self.span_from(start), raw));
-        }
         if self.skip_value().is_some()
             && let Some(raw) = self.text.get(start..self.at)
         {
             return Ok((self.span_from(start), raw));
         }
         self.at = start;
+        self.raw_by_serde()
+    }
+
+    /// What was refused, or is rare enough: the slower way knows the words for it.
+    #[cold]
+    fn raw_by_serde(&mut self) -> Result<(Span, &'a str), Broken> {
+        let start = self.at;
         self.line_ends = true;
         let rest = self.text.get(start..).unwrap_or_default();
         let mut deserializer = serde_json::Deserializer::from_str(rest);
@@ -203,11 +226,20 @@ impl<'a> Cursor<'a> {
             return self.broken("expected a member name");
         }
         let at = self.at;
-        let (_, raw) = self.raw()?;
+        let name = match self.skip_string() {
+            Some(Escapes::None) => {
+                Cow::Borrowed(self.text.get(at + 1..self.at.saturating_sub(1)).unwrap_or_default())
+            }
+            // Where something is wrong with it, it is this that says what.
+            _ => {
+                self.at = at;
+                key_name(self.raw()?.1)
+            }
+        };
         self.skip_space();
         self.take(b':', "expected `:`")?;
         self.skip_space();
-        Ok(Some(Key { name: key_name(raw), at }))
+        Ok(Some(Key { name, at }))
     }
 
     /// Enters an array; then [`Self::next_element`] until it says `false`.
@@ -233,17 +265,6 @@ impl<'a> Cursor<'a> {
         Ok(true)
     }
 }
-
-/// The string that `text` begins with, if it is short and there is nothing in it to check. Most keys and values of an
-/// envelope are that.
-fn plain_string(text: &str) -> Option<&str> {
-    let inner = text.as_bytes().strip_prefix(b"\"")?;
-    let end = inner.iter().take(SHORT).position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
-    if inner.get(end) == Some(&b'"') { text.get(..end + 2) } else { None }
-}
-
-/// See [`plain_string`], in bytes.
-const SHORT: usize = 32;
 
 /// A key that cannot be unescaped (a lone surrogate) is no name we know; it passes as it is.
 fn key_name(raw: &str) -> Cow<'_, str> {

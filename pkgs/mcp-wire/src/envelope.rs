@@ -34,10 +34,9 @@ pub(crate) struct Envelope {
     pub(crate) meta_request_id: Option<Span>,
 }
 
-/// A member that is looked for.
+/// What was found of a member that is looked for.
+#[derive(Clone, Copy, Default)]
 struct Slot {
-    name: &'static str,
-    path: &'static str,
     span: Option<Span>,
     /// Why it must not be relied on, and where that showed.
     doubt: Option<(Doubt, usize)>,
@@ -50,12 +49,6 @@ enum Doubt {
     Lookalike,
 }
 
-impl Slot {
-    const fn new(name: &'static str, path: &'static str) -> Self {
-        Self { name, path, span: None, doubt: None }
-    }
-}
-
 struct Found<'a> {
     body: &'a str,
     /// Where `body` begins in what the caller gave; errors count from there.
@@ -66,8 +59,11 @@ struct Found<'a> {
     is_response: bool,
     params: [Slot; 3],
     meta: [Slot; 2],
+    /// There is doubt about one of them at least.
+    doubtful: bool,
 }
 
+const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 const VERSION: usize = 0;
 const ID: usize = 1;
 const METHOD: usize = 2;
@@ -75,9 +71,14 @@ const PARAMS: usize = 3;
 const RESULT: usize = 4;
 const ERROR: usize = 5;
 
+const IN_PARAMS: [&str; 3] = ["_meta", "progressToken", "requestId"];
+const PARAMS_PATHS: [&str; 3] = ["params._meta", "params.progressToken", "params.requestId"];
+const META: usize = 0;
 const TOKEN: usize = 1;
 const REQUEST_ID: usize = 2;
 
+const IN_META: [&str; 2] = ["progressToken", "requestId"];
+const META_PATHS: [&str; 2] = ["params._meta.progressToken", "params._meta.requestId"];
 const META_TOKEN: usize = 0;
 const META_REQUEST_ID: usize = 1;
 
@@ -90,24 +91,11 @@ pub(crate) fn read(text: &str, cursor: &mut Cursor<'_>) -> Result<Envelope, Pars
         body: text.get(cursor.base()..).unwrap_or_default(),
         base: cursor.base(),
         open: cursor.at() - cursor.base(),
-        envelope: [
-            Slot::new("jsonrpc", "jsonrpc"),
-            Slot::new("id", "id"),
-            Slot::new("method", "method"),
-            Slot::new("params", "params"),
-            Slot::new("result", "result"),
-            Slot::new("error", "error"),
-        ],
+        envelope: Default::default(),
         is_response: false,
-        params: [
-            Slot::new("_meta", "params._meta"),
-            Slot::new("progressToken", "params.progressToken"),
-            Slot::new("requestId", "params.requestId"),
-        ],
-        meta: [
-            Slot::new("progressToken", "params._meta.progressToken"),
-            Slot::new("requestId", "params._meta.requestId"),
-        ],
+        params: Default::default(),
+        meta: Default::default(),
+        doubtful: false,
     };
     let judged = match walk(cursor, &mut found) {
         Ok(()) => found.judge(),
@@ -120,13 +108,14 @@ fn walk(cursor: &mut Cursor<'_>, found: &mut Found<'_>) -> Result<(), Broken> {
     cursor.open_object()?;
     let mut first = true;
     while let Some(key) = cursor.next_member(&mut first)? {
-        found.is_response |= key.is("result") || key.is("error");
-        let span = if key.is("params") && cursor.peek() == Some(b'{') {
+        let place = key.place_in(&ENVELOPE);
+        found.is_response |= matches!(place, Some(RESULT | ERROR));
+        let span = if place == Some(PARAMS) && cursor.peek() == Some(b'{') {
             walk_params(cursor, found)?
         } else {
             cursor.value()?
         };
-        note(&mut found.envelope, &key, span);
+        found.doubtful |= note(&mut found.envelope, &ENVELOPE, place, &key, span);
     }
     Ok(())
 }
@@ -136,12 +125,13 @@ fn walk_params(cursor: &mut Cursor<'_>, found: &mut Found<'_>) -> Result<Span, B
     cursor.open_object()?;
     let mut first = true;
     while let Some(key) = cursor.next_member(&mut first)? {
-        let span = if key.is("_meta") && cursor.peek() == Some(b'{') {
+        let place = key.place_in(&IN_PARAMS);
+        let span = if place == Some(META) && cursor.peek() == Some(b'{') {
             walk_meta(cursor, found)?
         } else {
             cursor.value()?
         };
-        note(&mut found.params, &key, span);
+        found.doubtful |= note(&mut found.params, &IN_PARAMS, place, &key, span);
     }
     Ok(cursor.span_from(start))
 }
@@ -152,21 +142,26 @@ fn walk_meta(cursor: &mut Cursor<'_>, found: &mut Found<'_>) -> Result<Span, Bro
     let mut first = true;
     while let Some(key) = cursor.next_member(&mut first)? {
         let span = cursor.value()?;
-        note(&mut found.meta, &key, span);
+        found.doubtful |= note(&mut found.meta, &IN_META, key.place_in(&IN_META), &key, span);
     }
     Ok(cursor.span_from(start))
 }
 
-fn note(slots: &mut [Slot], key: &Key<'_>, span: Span) {
-    if let Some(slot) = slots.iter_mut().find(|slot| key.is(slot.name)) {
-        if slot.span.is_none() {
+/// Whether there is doubt about one of them now. `place`: which one the key names.
+fn note(slots: &mut [Slot], names: &[&str], place: Option<usize>, key: &Key<'_>, span: Span) -> bool {
+    let (slot, doubt) = match place.and_then(|place| slots.get_mut(place)) {
+        Some(slot) if slot.span.is_none() => {
             slot.span = Some(span);
-        } else {
-            slot.doubt.get_or_insert((Doubt::Twice, key.at));
+            return false;
         }
-    } else if let Some(slot) = slots.iter_mut().find(|slot| key.resembles(slot.name)) {
-        slot.doubt.get_or_insert((Doubt::Lookalike, key.at));
-    }
+        Some(slot) => (slot, Doubt::Twice),
+        None => match key.lookalike_in(names).and_then(|place| slots.get_mut(place)) {
+            Some(slot) => (slot, Doubt::Lookalike),
+            None => return false,
+        },
+    };
+    slot.doubt.get_or_insert((doubt, key.at));
+    true
 }
 
 type Judged<T> = Result<T, (Fault, usize)>;
@@ -230,22 +225,21 @@ impl<'a> Found<'a> {
 
     /// The earliest doubt about a member that is used; `requestId` of a `tools/call` is the tool's own affair.
     fn refuse_doubt(&self, method_name: &str) -> Judged<()> {
-        let [meta, token, request_id] = &self.params;
-        let [meta_token, meta_request_id] = &self.meta;
-        let token = (method_name == method::NOTIFICATIONS_PROGRESS).then_some(token);
-        let request_id = (method_name == method::NOTIFICATIONS_CANCELLED).then_some(request_id);
-        // `_meta` belongs to everyone: another spelling of `requestId` there may be a vendor's own.
-        let meta_request_id =
-            Some(meta_request_id).filter(|s| !matches!(s.doubt, Some((Doubt::Lookalike, _))));
-        let used = self
-            .envelope
-            .iter()
-            .chain([meta, meta_token])
-            .chain(token)
-            .chain(request_id)
-            .chain(meta_request_id);
-        let doubts = used.filter_map(|slot| slot.doubt.map(|(doubt, at)| (doubt, slot.path, at)));
-        match doubts.min_by_key(|(_, _, at)| *at) {
+        if !self.doubtful {
+            return Ok(());
+        }
+        let slots = self.envelope.iter().zip(ENVELOPE);
+        let slots = slots.chain(self.params.iter().zip(PARAMS_PATHS)).chain(self.meta.iter().zip(META_PATHS));
+        let is_used = |doubt: Doubt, path: &str| match path {
+            "params.progressToken" => method_name == method::NOTIFICATIONS_PROGRESS,
+            "params.requestId" => method_name == method::NOTIFICATIONS_CANCELLED,
+            // `_meta` belongs to everyone: another spelling of `requestId` there may be a vendor's own.
+            "params._meta.requestId" => !matches!(doubt, Doubt::Lookalike),
+            _ => true,
+        };
+        let doubts = slots.filter_map(|(slot, path)| slot.doubt.map(|(doubt, at)| (doubt, path, at)));
+        let used = doubts.filter(|(doubt, path, _)| is_used(*doubt, path));
+        match used.min_by_key(|(_, _, at)| *at) {
             Some((Doubt::Twice, path, at)) => Err((Fault::Duplicate(path), at)),
             Some((Doubt::Lookalike, path, at)) => Err((Fault::Lookalike(path), at)),
             None => Ok(()),
@@ -307,21 +301,21 @@ impl<'a> Found<'a> {
     /// Progress token, `requestId` of a cancel, and `_meta.requestId`.
     fn tokens(&self, kind: Kind, name: &str) -> Judged<(Option<Span>, Option<Span>, Option<Span>)> {
         let token = match kind {
-            Kind::Request => self.scalar(&self.meta[META_TOKEN])?,
+            Kind::Request => self.scalar(self.meta[META_TOKEN], META_PATHS[META_TOKEN])?,
             Kind::Notification if name == method::NOTIFICATIONS_PROGRESS => {
-                self.scalar(&self.params[TOKEN])?
+                self.scalar(self.params[TOKEN], PARAMS_PATHS[TOKEN])?
             }
             _ => None,
         };
         let cancelled = match kind {
             Kind::Notification if name == method::NOTIFICATIONS_CANCELLED => {
-                self.scalar(&self.params[REQUEST_ID])?
+                self.scalar(self.params[REQUEST_ID], PARAMS_PATHS[REQUEST_ID])?
             }
             _ => None,
         };
         // Not in the specification, so another type is somebody else's member and no fault.
         let meta_request_id = match kind {
-            Kind::Request | Kind::Notification => self.scalar(&self.meta[META_REQUEST_ID]).unwrap_or(None),
+            Kind::Request | Kind::Notification => self.scalar(self.meta[META_REQUEST_ID], META_PATHS[META_REQUEST_ID]).unwrap_or(None),
             Kind::Response | Kind::ErrorResponse => None,
         };
         Ok((token, cancelled, meta_request_id))
@@ -329,13 +323,13 @@ impl<'a> Found<'a> {
 
     /// A string or a number. `null` counts as absent (some SDKs write out their unset fields); anything else
     /// could not be replaced, and unreplaced it would reach a session that other clients share.
-    fn scalar(&self, slot: &Slot) -> Judged<Option<Span>> {
+    fn scalar(&self, slot: Slot, path: &'static str) -> Judged<Option<Span>> {
         let Some(span) = slot.span else { return Ok(None) };
         match Shape::of(self.text(span)) {
             Shape::String | Shape::Integer | Shape::Fraction => Ok(Some(span)),
             Shape::Null => Ok(None),
             Shape::Other => {
-                Err((Fault::Type { member: slot.path, expected: "a string or a number" }, self.start(span)))
+                Err((Fault::Type { member: path, expected: "a string or a number" }, self.start(span)))
             }
         }
     }

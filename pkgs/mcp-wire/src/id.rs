@@ -141,6 +141,10 @@ impl Shape {
 
 /// Whether a JSON number has no fractional part, by its digits: a double would round `1e-400` to 0.
 fn is_integral(number: &str) -> bool {
+    // As nearly all are.
+    if number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return true;
+    }
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     // An exponent beyond i64 is as good as infinite.

@@ -49,12 +49,9 @@ impl Message {
     /// # Errors
     /// See [`Fault`]. The error says at which byte, and under which id it may be answered.
     pub fn parse(bytes: Bytes) -> Result<Self, ParseError> {
-        let text = text_of(&bytes)?;
-        let mut cursor = Cursor::new(text);
+        let mut cursor = Cursor::new(text_of(&bytes)?);
         cursor.skip_space();
-        let mut envelope = one(text, &mut cursor)?;
-        cursor.end().map_err(|broken| trailing(broken, text, &envelope))?;
-        envelope.line_ends = cursor.line_ends();
+        let envelope = only(cursor)?;
         Ok(Self { bytes, envelope })
     }
 
@@ -68,7 +65,8 @@ impl Message {
         let mut cursor = Cursor::new(text);
         cursor.skip_space();
         if cursor.peek() != Some(b'[') {
-            return Self::parse(bytes).map(Batch::One);
+            let envelope = only(cursor)?;
+            return Ok(Batch::One(Self { bytes, envelope }));
         }
         let syntax = |broken: Broken| ParseError::new(Fault::Syntax(broken.reason), broken.at);
         cursor.open_array().map_err(syntax)?;
@@ -240,6 +238,15 @@ fn text_of(bytes: &[u8]) -> Result<&str, ParseError> {
         return Ok(text);
     }
     std::str::from_utf8(bytes).map_err(|error| ParseError::new(Fault::NotUtf8, error.valid_up_to()))
+}
+
+/// The message at the cursor, which is all there is.
+fn only(mut cursor: Cursor<'_>) -> Result<Envelope, ParseError> {
+    let text = cursor.text();
+    let mut envelope = one(text, &mut cursor)?;
+    cursor.end().map_err(|broken| trailing(broken, text, &envelope))?;
+    envelope.line_ends = cursor.line_ends();
+    Ok(envelope)
 }
 
 /// One message at the cursor. What is no object is still read to its end: broken JSON is the better reason.

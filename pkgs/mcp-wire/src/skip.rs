@@ -11,17 +11,39 @@ use memchr::memchr2;
 
 use crate::cursor::Cursor;
 
+/// Whether a string means something else than its bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Escapes {
+    None,
+    Some,
+}
+
 impl Cursor<'_> {
     /// Moves behind the value that begins here. `None`: there is no whole value, and where the cursor is means nothing.
     pub(crate) fn skip_value(&mut self) -> Option<()> {
+        match self.peek()? {
+            b'{' | b'[' => self.skip_nested(),
+            scalar => self.skip_scalar(scalar),
+        }
+    }
+
+    /// `first`: the byte it begins with.
+    #[inline]
+    fn skip_scalar(&mut self, first: u8) -> Option<()> {
+        match first {
+            b'"' => self.skip_string().map(|_| ()),
+            b'-' | b'0'..=b'9' => self.skip_number(),
+            b't' => self.skip_exactly(b"true"),
+            b'f' => self.skip_exactly(b"false"),
+            b'n' => self.skip_exactly(b"null"),
+            _ => None,
+        }
+    }
+
+    fn skip_nested(&mut self) -> Option<()> {
         let mut open = Nesting::default();
         loop {
             match self.peek()? {
-                b'"' => self.skip_string()?,
-                b'-' | b'0'..=b'9' => self.skip_number()?,
-                b't' => self.skip_exactly(b"true")?,
-                b'f' => self.skip_exactly(b"false")?,
-                b'n' => self.skip_exactly(b"null")?,
                 b'{' => {
                     self.step_over_space();
                     if self.peek()? != b'}' {
@@ -39,7 +61,7 @@ impl Cursor<'_> {
                     }
                     self.step();
                 }
-                _ => return None,
+                scalar => self.skip_scalar(scalar)?,
             }
             if self.skip_ends(&mut open)? {
                 return Some(());
@@ -118,17 +140,31 @@ impl Cursor<'_> {
         (digits > 0).then_some(digits)
     }
 
-    fn skip_string(&mut self) -> Option<()> {
+    /// A string with its quotes.
+    #[inline]
+    pub(crate) fn skip_string(&mut self) -> Option<Escapes> {
+        if let Some(length) = short_string(self.rest()) {
+            self.advance(length);
+            return Some(Escapes::None);
+        }
+        self.skip_any_string()
+    }
+
+    fn skip_any_string(&mut self) -> Option<Escapes> {
         self.skip_exactly(b"\"")?;
+        let mut escapes = Escapes::None;
         loop {
-            let plain = plain(self.rest())?;
+            let (plain, special) = plain(self.rest())?;
             self.advance(plain);
-            match self.peek()? {
+            match special {
                 b'"' => {
                     self.step();
-                    return Some(());
+                    return Some(escapes);
                 }
-                b'\\' => self.skip_escape()?,
+                b'\\' => {
+                    escapes = Escapes::Some;
+                    self.skip_escape()?;
+                }
                 _ => return None,
             }
         }
@@ -151,33 +187,62 @@ impl Cursor<'_> {
     }
 }
 
+/// See [`short_string`], in bytes.
+const SHORT: usize = 32;
 /// Strings up to this are looked at without a call; so are the pieces between escapes that are close together.
 const NEAR: usize = 64;
 /// Looked through twice while it is in the fastest cache.
 const BLOCK: usize = 4096;
 
-/// How far a string goes without anything to look at: the place of a quote, a backslash or a byte below 0x20. `None`:
-/// there is none of them, or one that no string may hold lies far before the others.
-fn plain(text: &[u8]) -> Option<usize> {
-    let (near, far) = text.split_at(text.len().min(NEAR));
-    let (words, last) = near.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        let special = special_in(u64::from_le_bytes(*word));
+/// How long the string is that `text` begins with, with its quotes, if it is short and means its bytes. Nearly all keys are
+/// that, and most values of a small message.
+#[inline]
+fn short_string(text: &[u8]) -> Option<usize> {
+    let inner = text.strip_prefix(b"\"")?;
+    let mut at = 0;
+    while at < SHORT {
+        let word = u64::from_le_bytes(*inner.get(at..)?.first_chunk()?);
+        let special = special_in(word);
         if special != 0 {
-            return Some(index * 8 + special.trailing_zeros() as usize / 8);
+            let place = at + special.trailing_zeros() as usize / 8;
+            return (inner.get(place) == Some(&b'"')).then_some(place + 2);
+        }
+        at += 8;
+    }
+    None
+}
+
+/// How far a string goes without anything to look at, and what there is: a quote, a backslash or a byte below 0x20. `None`:
+/// there is none of them, or one that no string may hold lies far before the others.
+#[inline]
+fn plain(text: &[u8]) -> Option<(usize, u8)> {
+    let (words, last) = text.as_chunks::<8>();
+    for (index, word) in words.iter().take(NEAR / 8).enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let special = special_in(word);
+        if special != 0 {
+            let bit = special.trailing_zeros() & !7;
+            return Some((index * 8 + bit as usize / 8, (word >> bit).to_le_bytes()[0]));
         }
     }
-    if let Some(at) = last.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)) {
-        return Some(words.len() * 8 + at);
+    if text.len() > NEAR {
+        return plain_far(text);
     }
-    for (index, block) in far.chunks(BLOCK).enumerate() {
+    let at = last.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
+    Some((words.len() * 8 + at, *last.get(at)?))
+}
+
+/// The same, of what is plain up to [`NEAR`].
+#[inline(never)]
+fn plain_far(text: &[u8]) -> Option<(usize, u8)> {
+    for (index, block) in text.get(NEAR..)?.chunks(BLOCK).enumerate() {
         let found = memchr2(b'"', b'\\', block);
         let before = block.get(..found.unwrap_or(block.len()))?;
         if before.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < 0x20 {
             return None;
         }
         if let Some(at) = found {
-            return Some(near.len() + index * BLOCK + at);
+            return Some((NEAR + index * BLOCK + at, *block.get(at)?));
         }
     }
     None
