@@ -100,12 +100,11 @@ fn is_made_anew(socket: &mut Socket, is_own: impl FnOnce() -> bool) -> bool {
 struct Hall {
     face: Arc<Face>,
     tracker: TaskTracker,
-    /// The last call has ended. No `watch`: that would wake every connection at each change of the phase, also in the
-    /// moment of a takeover, in which calls wait.
+    /// The last call has ended, or guests are to part. No `watch`: that would wake every connection at each change of the
+    /// phase, also in the moment of a takeover, in which calls wait. And one for all reasons: a connection looks at it
+    /// whenever it is woken.
     over: CancellationToken,
     admission: Admission,
-    /// Nothing closes the socket before the process ends.
-    never: CancellationToken,
 }
 
 /// Takes connections until it is aborted.
@@ -117,9 +116,8 @@ pub(crate) async fn accept(
 ) {
     let mut sentry = Sentry::of(&door.socket);
     let look = Arc::clone(&door.look);
-    let never = CancellationToken::new();
-    let over = once_drained(phases);
-    let hall = Hall { face: Arc::clone(&face), tracker, over, admission: Admission::default(), never };
+    let over = once_drained(phases, face.neighbours.parting.child_token());
+    let hall = Hall { face: Arc::clone(&face), tracker, over, admission: Admission::default() };
     loop {
         let accepted = tokio::select! {
             accepted = door.socket.accept() => accepted.map(|stream| hall.take_local(stream)),
@@ -164,9 +162,8 @@ pub(crate) async fn accept_relays(
     look: &Notify,
 ) {
     let mut sentry = Sentry::of(socket);
-    let never = CancellationToken::new();
-    let over = once_drained(phases);
-    let hall = Hall { face, tracker, over, admission: Admission::default(), never };
+    let over = once_drained(phases, CancellationToken::new());
+    let hall = Hall { face, tracker, over, admission: Admission::default() };
     loop {
         let accepted = tokio::select! {
             accepted = socket.accept() => accepted,
@@ -190,9 +187,8 @@ pub(crate) async fn accept_relays(
     }
 }
 
-/// Cancelled once the last call has ended, or nobody can say so any more.
-fn once_drained(mut phases: watch::Receiver<Phase>) -> CancellationToken {
-    let over = CancellationToken::new();
+/// Cancelled also once the last call has ended, or nobody can say so any more.
+fn once_drained(mut phases: watch::Receiver<Phase>, over: CancellationToken) -> CancellationToken {
     let drained = over.clone();
     tokio::spawn(async move {
         drop(phases.wait_for(|phase| *phase == Phase::Drained).await);
@@ -208,7 +204,8 @@ impl Hall {
 
     fn take_owners(&self, stream: tokio::net::UnixStream, via: Via) {
         if socket::is_ours(&stream) {
-            self.take(stream, via, self.never.clone());
+            // Nothing closes the socket before the process ends.
+            self.take(stream, via, None);
         } else {
             tracing::warn!("refused a connection of another user");
         }
@@ -218,24 +215,24 @@ impl Hall {
     fn take_tcp(&self, stream: tokio::net::TcpStream, closed: CancellationToken) {
         // Events are small and each is waited for.
         drop(stream.set_nodelay(true));
-        self.take(stream, Via::Tcp, closed);
+        self.take(stream, Via::Tcp, Some(closed));
     }
 
-    fn take<S>(&self, stream: S, via: Via, closed: CancellationToken)
+    /// `closed`: its listener is.
+    fn take<S>(&self, stream: S, via: Via, closed: Option<CancellationToken>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (face, drained) = (Arc::clone(&self.face), self.over.clone());
+        let (face, over) = (Arc::clone(&self.face), self.over.clone());
         let most = admission::most_connections(face.keeper.config().limits.connections);
         match self.admission.admit(via, most) {
             Admitted::Served(places) => drop(self.tracker.spawn(async move {
-                let neighbours = Arc::clone(&face.neighbours);
-                let guest = (via != Via::Drain).then(|| neighbours.guests.enter());
+                let guest = (via != Via::Drain).then(|| face.neighbours.guests.enter());
                 let over = async {
+                    let Some(closed) = closed else { return over.cancelled().await };
                     tokio::select! {
-                        () = drained.cancelled() => {}
+                        () = over.cancelled() => {}
                         () = closed.cancelled() => {}
-                        () = neighbours.parting.cancelled(), if guest.is_some() => {}
                     }
                 };
                 converse(stream, via, face, over).await;
@@ -259,6 +256,7 @@ where
     let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
     tokio::pin!(connection);
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => Some(ended),
         () = over => None,
     };

@@ -26,7 +26,7 @@ const LARGEST_ANSWER: usize = 32 * 1024 * 1024;
 const REFUSAL_BODY: usize = 64 * 1024;
 /// How long a refusal's body is waited for: its status alone says enough.
 const REFUSAL_TIME: Duration = Duration::from_secs(5);
-/// Bytes of one exchange that may be on their way before its reader pauses (D22): to the client that takes its
+/// Bytes of one stream of events that may be on their way before its reader pauses (D22): to the client that takes its
 /// answer, or, of a session's shared stream, to the core. One larger event passes alone.
 const IN_FLIGHT: usize = 1024 * 1024;
 /// What an event costs besides its bytes.
@@ -53,9 +53,8 @@ pub(crate) fn run(job: Job) -> impl Future<Output = ()> + Send {
     let Job { exchange, spec, resolved, sender, inbox } = job;
     let shared = matches!(spec.verb, Verb::Get);
     let greeting = is_greeting(&spec);
-    let budget = Arc::new(Semaphore::new(IN_FLIGHT));
     let sent = Sent { resolved: Arc::clone(&resolved), session: spec.session.clone() };
-    let reader = Reader { exchange, inbox, budget, shared, sent, greeting };
+    let reader = Reader { exchange, inbox, shared, sent, greeting };
     async move {
         let sender = match sender.get(&resolved.url).await {
             Ok(sender) => sender,
@@ -155,7 +154,6 @@ fn in_words(error: &SendError) -> String {
 struct Reader {
     exchange: ExchangeId,
     inbox: Inbox,
-    budget: Arc<Semaphore>,
     /// Many listen to it, and one that reads nothing must not hold up the others: its bytes count until the core has
     /// them, and each listener's queue has a limit of its own (`body.rs`).
     shared: bool,
@@ -178,11 +176,22 @@ impl Sent {
 }
 
 impl Reader {
-    /// A message as the core may have it.
-    fn message(&self, message: Message, cursor: Option<String>) -> Fact {
+    /// One message, or the several of a 2025-03-26 batch, as the core may have them.
+    fn messages(&self, bytes: Bytes, cursor: Option<&str>, facts: &mut Vec<Fact>) -> Result<(), String> {
+        match Message::parse_batch(bytes) {
+            Ok(Batch::One(message)) => facts.push(self.message(message, cursor)),
+            Ok(Batch::Many(messages)) => {
+                facts.extend(messages.into_iter().map(|message| self.message(message, cursor)));
+            }
+            Err(error) => return Err(format!("the upstream sent what is no JSON-RPC message: {error}")),
+        }
+        Ok(())
+    }
+
+    fn message(&self, message: Message, cursor: Option<&str>) -> Fact {
         let shown = self.greeting && message.kind() == Kind::ErrorResponse;
         let message = if shown { self.sent.secrets().cut_out_of(message) } else { message };
-        Fact::Message { message, cursor }
+        Fact::Message { message, cursor: cursor.map(str::to_owned) }
     }
 
     fn tell(&self, facts: Vec<Fact>) {
@@ -234,9 +243,9 @@ impl Reader {
                 facts.push(Fact::Ended(End::Clean));
                 return self.tell(facts);
             }
-            let permit = self.permit(body.len()).await;
-            match messages(counted(body, permit)) {
-                Ok(messages) => facts.extend(messages.into_iter().map(|message| self.message(message, None))),
+            // It is all that comes: there is no reading on that its client could hold up.
+            match self.messages(counted(body, None), None, &mut facts) {
+                Ok(()) => {}
                 Err(why) => facts.push(Fact::Ended(End::Cut(why))),
             }
             facts.push(Fact::Ended(End::Clean));
@@ -247,6 +256,7 @@ impl Reader {
     #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice")]
     fn read_events(self, mut events: EventStream) -> impl Future<Output = ()> + Send {
         async move {
+            let budget = Arc::new(Semaphore::new(IN_FLIGHT));
             let mut passed_over = None;
             loop {
                 let event = match events.next().await {
@@ -257,7 +267,7 @@ impl Reader {
                 let mut facts: Vec<Fact> = event.retry.map(Fact::Retry).into_iter().collect();
                 let cursor =
                     event.id.and_then(|id| String::from_utf8(id.to_vec()).ok()).filter(|id| !id.is_empty());
-                let permit = self.permit(event.data.len() + EVENT).await;
+                let permit = permit(&budget, event.data.len() + EVENT).await;
                 if says_nothing(&event.data) || !is_message(event.event.as_deref()) {
                     facts.extend(cursor.map(Fact::Cursor));
                     self.tell_with(facts, permit);
@@ -266,17 +276,13 @@ impl Reader {
                 let meant = looks_like_a_message(&event.data);
                 let (data, until_taken) =
                     if self.shared { (event.data, permit) } else { (counted(event.data, permit), None) };
-                match messages(data) {
+                match self.messages(data, cursor.as_deref(), &mut facts) {
                     Err(why) if !meant => {
                         tracing::debug!(why, "an event that is no message was passed over");
                         passed_over = Some(why);
                         facts.extend(cursor.map(Fact::Cursor));
                     }
-                    Ok(messages) => {
-                        facts.extend(
-                            messages.into_iter().map(|message| self.message(message, cursor.clone())),
-                        );
-                    }
+                    Ok(()) => {}
                     Err(why) => return self.end(End::Cut(why)),
                 }
                 self.tell_with(facts, until_taken);
@@ -304,12 +310,12 @@ impl Reader {
     fn without_secrets(&self, words: String) -> String {
         String::from_utf8_lossy(&self.sent.secrets().cut_out(words.into())).into_owned()
     }
+}
 
-    /// Waits until this many bytes more may be on their way.
-    async fn permit(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let wanted = u32::try_from(bytes.min(IN_FLIGHT)).unwrap_or(u32::MAX);
-        Arc::clone(&self.budget).acquire_many_owned(wanted).await.ok()
-    }
+/// Waits until this many bytes more may be on their way.
+async fn permit(budget: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    let wanted = u32::try_from(bytes.min(IN_FLIGHT)).unwrap_or(u32::MAX);
+    Arc::clone(budget).acquire_many_owned(wanted).await.ok()
 }
 
 /// `scope="a b"` of a challenge (RFC 6750 section 3), quoted or not.
@@ -369,15 +375,6 @@ fn looks_like_a_message(data: &[u8]) -> bool {
 /// The end of a stream that ended as HTTP says it must.
 fn end_of(passed_over: Option<String>) -> End {
     passed_over.map_or(End::Clean, |why| End::Cut(format!("the stream ended without an answer; {why}")))
-}
-
-/// One message, or the several of a 2025-03-26 batch.
-fn messages(body: Bytes) -> Result<Vec<Message>, String> {
-    match Message::parse_batch(body) {
-        Ok(Batch::One(message)) => Ok(vec![message]),
-        Ok(Batch::Many(messages)) => Ok(messages),
-        Err(error) => Err(format!("the upstream sent what is no JSON-RPC message: {error}")),
-    }
 }
 
 #[cfg(test)]
