@@ -15,8 +15,11 @@ use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::client::legacy::connect::proxy::{SocksV4, SocksV5, Tunnel};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::error::Elapsed;
 use tower_service::Service;
 
 use crate::error::BoxError;
@@ -69,6 +72,13 @@ impl Connector {
             proxies,
             within: options.connect_timeout,
         }
+    }
+
+    /// Straight to a URL's host and port.
+    pub(crate) async fn dial(&self, target: Uri) -> Result<TcpStream, BoxError> {
+        let connecting = self.plain.clone().call(target);
+        let connected = tokio::time::timeout(self.within, connecting).await.map_err(late)?;
+        Ok(connected.map(TokioIo::into_inner)?)
     }
 
     fn through(self, proxy: &Intercept, target: Uri) -> Later<Wire> {
@@ -187,11 +197,12 @@ impl Service<Uri> for Connector {
                 Box::pin(async move { connecting.await.map(Wire::to_server) })
             }
         };
-        Box::pin(async move {
-            let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no connection within the time limit");
-            tokio::time::timeout(within, connecting).await.map_err(late)?
-        })
+        Box::pin(async move { tokio::time::timeout(within, connecting).await.map_err(late)? })
     }
+}
+
+fn late(_: Elapsed) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "no connection within the time limit")
 }
 
 /// Looks names up as the system does, but for `localhost`.

@@ -344,7 +344,8 @@ impl Head {
             Self::new(request.method().as_str(), uri.path_and_query().map_or("/", |path| path.as_str()));
         if !headers.contains_key(header::HOST) {
             let host = uri.authority().map_or("localhost", |authority| authority.as_str());
-            let host = host.rsplit('@').next().unwrap_or(host);
+            let host =
+                memchr::memrchr(b'@', host.as_bytes()).and_then(|at| host.get(at + 1..)).unwrap_or(host);
             // A server that knows itself by name only would take the port that is meant anyway for a stranger's.
             head.put("host", host.strip_suffix(":80").unwrap_or(host));
         }

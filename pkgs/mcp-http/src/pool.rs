@@ -5,15 +5,18 @@
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -26,7 +29,7 @@ use crate::h1::{Malformed, Part};
 pub(crate) trait Kind: Send + Sync + Unpin + 'static {
     /// Where one leads to.
     type Place: Clone + PartialEq + Send + Sync + Unpin;
-    type Stream: AsyncRead + AsyncWrite + Unpin + Send;
+    type Stream: AsyncRead + AsyncWrite + AsFd + Unpin + Send;
     /// More idle connections than this only cost the server.
     const MAX_IDLE: usize;
     /// One that was not used for so long is closed: from here, where a close can meet no request on its way.
@@ -130,7 +133,7 @@ impl<K: Kind> Pool<K> {
         let mut idle = self.idle();
         loop {
             let at = idle.connections.iter().rposition(|(connection, _)| connection.place == *place)?;
-            let (mut connection, since) = idle.connections.remove(at);
+            let (connection, since) = idle.connections.remove(at);
             if since.elapsed() < K::IDLE_LIMIT && connection.is_open() {
                 return Some(connection);
             }
@@ -144,7 +147,7 @@ impl<K: Kind> Pool<K> {
             return;
         }
         if idle.connections.len() >= K::MAX_IDLE {
-            idle.connections.retain_mut(|(connection, _)| connection.is_open());
+            idle.connections.retain(|(connection, _)| connection.is_open());
             if idle.connections.len() >= K::MAX_IDLE {
                 return;
             }
@@ -163,7 +166,7 @@ impl<K: Kind> Pool<K> {
     fn close_unused(&self) -> Option<Instant> {
         let mut idle = self.idle();
         idle.connections
-            .retain_mut(|(connection, since)| since.elapsed() < K::IDLE_LIMIT && connection.is_open());
+            .retain(|(connection, since)| since.elapsed() < K::IDLE_LIMIT && connection.is_open());
         let next = idle.connections.iter().map(|(_, since)| *since + K::IDLE_LIMIT).min();
         idle.watched = next.is_some();
         next
@@ -180,12 +183,18 @@ async fn watch<K: Kind>(pool: Weak<Pool<K>>) {
 }
 
 impl<K: Kind> Connection<K> {
-    /// Whether an idle one may be used: the server has not closed it, and has sent nothing that nobody asked for. As far
-    /// as the runtime has seen; it costs no system call.
-    fn is_open(&mut self) -> bool {
+    /// Whether an idle one may be used: the server has not closed it, and has sent nothing that nobody asked for. The system
+    /// is asked, not the runtime, which may not have looked yet: a request that is written to a connection whose close has
+    /// arrived is lost with its outcome unknown.
+    fn is_open(&self) -> bool {
         let mut byte = [0];
-        let mut context = Context::from_waker(Waker::noop());
-        Pin::new(&mut self.stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
+        loop {
+            match recv(&self.stream, &mut byte, RecvFlags::PEEK) {
+                Err(Errno::INTR) => {}
+                // It is a socket that does not wait.
+                other => return matches!(other, Err(Errno::AGAIN)),
+            }
+        }
     }
 }
 

@@ -14,13 +14,13 @@ use http::{Request, Response, Uri};
 use http_body_util::Full;
 use hyper_util::client::legacy;
 use hyper_util::client::proxy::matcher::Matcher;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls_platform_verifier::Verifier;
-use tower_service::Service as _;
+use tokio::net::TcpStream;
 
 use crate::body::RawBody;
 use crate::client::Sender;
@@ -115,15 +115,14 @@ struct Plain(Connector);
 
 impl Kind for Plain {
     type Place = Authority;
-    type Stream = TokioIo<connect::Wire>;
+    type Stream = TcpStream;
     const MAX_IDLE: usize = usize::MAX;
     const IDLE_LIMIT: Duration = POOL_IDLE;
 
-    async fn dial(&self, place: &Authority) -> Result<Self::Stream, SendError> {
+    async fn dial(&self, place: &Authority) -> Result<TcpStream, SendError> {
         let uri = Uri::builder().scheme(Scheme::HTTP).authority(place.clone()).path_and_query("/").build();
         let uri = uri.map_err(|error| SendError::new(SendErrorKind::Request, Written::Never, error))?;
-        let connected = self.0.clone().call(uri).await;
-        connected.map(TokioIo::new).map_err(|error| {
+        self.0.dial(uri).await.map_err(|error| {
             let kind = kind_of(&*error).unwrap_or(SendErrorKind::Connect);
             SendError::new(kind, Written::Never, error)
         })
@@ -159,15 +158,15 @@ impl Sender for TcpSender {
             let why = "the URL is no absolute one of http or https";
             return Err(SendError::new(SendErrorKind::Request, Written::Never, why));
         }
-        // The runtime looks at its sockets before it comes back here, so that a connection whose close has arrived is
-        // not chosen: a request written to it would be lost with its outcome unknown.
-        tokio::task::yield_now().await;
         if uri.scheme() == Some(&Scheme::HTTP)
             && !connect::is_proxied(self.0.proxies.as_deref(), uri)
             && let Some(place) = uri.authority().cloned()
         {
             return self.0.plain.exchange(&place, Message::new(request)).await;
         }
+        // The runtime looks at its sockets before it comes back here, so that a connection whose close has arrived is
+        // not chosen: a request written to it would be lost with its outcome unknown.
+        tokio::task::yield_now().await;
         let mut request = request.clone();
         if let Some(value) = connect::forwarding_authorization(self.0.proxies.as_deref(), request.uri()) {
             request.headers_mut().insert(PROXY_AUTHORIZATION, value);
