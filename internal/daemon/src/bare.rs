@@ -9,6 +9,7 @@ use http::{HeaderMap, Method, Uri};
 use mcp_wire::Message;
 
 use crate::downstream::{Reply, ReplyBody, Via, refused};
+use crate::fields::Fields;
 use crate::guard::Guard;
 use crate::request::{self, Body};
 use crate::seals::Seals;
@@ -63,14 +64,16 @@ pub fn judge(request: Request, token: &str, sealer: &Sealer, most: usize) -> Jud
     if !target.path().starts_with("/mcp/") {
         return Judgement::Elsewhere;
     }
-    let (from, delivery) = match request::examine(via, &Seals::new(sealer.clone()), &method, &headers) {
-        Ok(examined) => examined,
-        Err(reply) => return refusal_of(*reply),
-    };
+    let fields = Fields::of(&headers);
+    let (from, delivery) =
+        match request::examine(via, &Seals::new(sealer.clone()), &method, &headers, &fields) {
+            Ok(examined) => examined,
+            Err(reply) => return refusal_of(*reply),
+        };
     if method != Method::POST {
         return Judgement::Taken { from, delivery: Box::new(delivery), messages: Vec::new() };
     }
-    let messages = match request::read(&from, request::check_revision(&headers).err(), body, most) {
+    let messages = match request::read(&from, request::check_revision(&fields).err(), body, most) {
         Ok(Body::One(message)) => vec![Ok(message)],
         Ok(Body::Batch(members)) => members,
         Err(reply) => return refusal_of(*reply),

@@ -2,8 +2,6 @@
 //! body of.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -11,9 +9,10 @@ use evermux_core::input::{Input, StreamId};
 use evermux_core::names::Generation;
 use http::Response;
 use mcp_wire::Segments;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::inbox::{Inbox, Told};
+use crate::queue::{self, End, queue};
 use crate::relay::PassedBody;
 
 /// An event up to this size is copied into one buffer; a larger one goes out as the slices it came in.
@@ -58,20 +57,11 @@ pub(crate) struct Sink {
     head: Option<oneshot::Sender<Head>>,
     /// The head, until it is released.
     held: Option<Head>,
-    events: Option<mpsc::UnboundedSender<Bytes>>,
-    shared: Arc<Shared>,
+    events: Option<queue::Writer>,
     most_queued: usize,
     is_answer: bool,
     /// Its head goes out at once.
     prompt: bool,
-}
-
-/// What both ends of an event stream know of it.
-#[derive(Default)]
-struct Shared {
-    queued: AtomicUsize,
-    /// It does not end, it breaks off.
-    broken: AtomicBool,
 }
 
 impl Sink {
@@ -80,9 +70,9 @@ impl Sink {
         let (head, waiting) = oneshot::channel();
         let is_answer = !matches!(input, Input::Listening { .. });
         let most_queued = if is_answer { queues.response } else { queues.stream };
-        let (held, events, shared) = (None, None, Arc::default());
+        let (held, events) = (None, None);
         let prompt = !is_answer;
-        (Self { head: Some(head), held, events, shared, most_queued, is_answer, prompt }, waiting)
+        (Self { head: Some(head), held, events, most_queued, is_answer, prompt }, waiting)
     }
 
     /// Somebody waits for the head itself.
@@ -100,10 +90,9 @@ impl Sink {
         if self.head.as_ref().is_none_or(oneshot::Sender::is_closed) {
             return false;
         }
-        let (tx, rx) = mpsc::unbounded_channel();
-        self.events = Some(tx);
-        let shared = Arc::clone(&self.shared);
-        let body = Events { stream, rx, shared, inbox: inbox.clone(), finished: false };
+        let (events, reader) = queue();
+        self.events = Some(events);
+        let body = Events { stream, reader, inbox: inbox.clone(), end: None };
         self.held = Some(Head::Events { link, body });
         !self.prompt || self.release()
     }
@@ -145,14 +134,17 @@ impl Sink {
 
     /// Ends the response as a connection that breaks does.
     pub(crate) fn break_off(mut self) {
-        self.shared.broken.store(true, Ordering::Release);
         self.answer(Head::Broken);
+        self.release();
+        if let Some(events) = self.events.take() {
+            events.break_off();
+        }
     }
 
     /// Queues one event. `false`: it was the last one, because the client is gone or had too much unread before. (In
     /// that order: what the core has sent must not be lost in between.)
     pub(crate) fn event(&mut self, id: Option<&str>, data: &Segments) -> bool {
-        let slow = self.shared.queued.load(Ordering::Relaxed) > self.most_queued;
+        let slow = self.events.as_ref().is_some_and(|events| events.unread() > self.most_queued);
         let chunks = encode(id, data);
         // A copy gives the bytes back, and with them the permit that says how much its reader may go on reading.
         let copied = chunks.len() == 1 && !data.is_empty() && self.is_answer;
@@ -173,9 +165,7 @@ impl Sink {
     }
 
     fn queue(&self, chunk: Bytes) -> bool {
-        let Some(events) = &self.events else { return false };
-        self.shared.queued.fetch_add(chunk.len(), Ordering::Relaxed);
-        events.send(chunk).is_ok()
+        self.events.as_ref().is_some_and(|events| events.push(chunk))
     }
 }
 
@@ -228,33 +218,33 @@ pub(crate) fn encode(id: Option<&str>, data: &Segments) -> VecDeque<Bytes> {
 /// The reading end of a response. Dropped before its end, it tells the reactor that the client is away.
 pub(crate) struct Events {
     stream: StreamId,
-    rx: mpsc::UnboundedReceiver<Bytes>,
-    shared: Arc<Shared>,
+    reader: queue::Reader,
     inbox: Inbox,
-    finished: bool,
+    /// Once it was read so far.
+    end: Option<End>,
 }
 
 impl Events {
     /// The next piece of an event; the last piece of each ends with an empty line.
-    pub(crate) fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let chunk = self.rx.poll_recv(cx);
-        match &chunk {
-            Poll::Ready(Some(chunk)) => drop(self.shared.queued.fetch_sub(chunk.len(), Ordering::Relaxed)),
-            Poll::Ready(None) => self.finished = true,
-            Poll::Pending => {}
-        }
-        chunk
+    pub(crate) fn poll_chunk(&mut self, cx: &Context<'_>) -> Poll<Option<Bytes>> {
+        self.reader.poll_next(cx).map(|next| match next {
+            Ok(chunk) => Some(chunk),
+            Err(end) => {
+                self.end = Some(end);
+                None
+            }
+        })
     }
 
     /// After the last chunk: there should have been more.
     pub(crate) fn is_broken(&self) -> bool {
-        self.finished && self.shared.broken.load(Ordering::Acquire)
+        self.end == Some(End::Broken)
     }
 }
 
 impl Drop for Events {
     fn drop(&mut self) {
-        if !self.finished {
+        if self.end.is_none() {
             self.inbox.tell(Told::Fact(Input::StreamClosed(self.stream)));
         }
     }

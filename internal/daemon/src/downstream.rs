@@ -28,6 +28,7 @@ use crate::body::{Head, Queues, Sink, encode};
 use crate::control;
 use crate::drain;
 use crate::events::EventBody;
+use crate::fields::{Field, Fields};
 use crate::guard::{Guard, Refusal};
 use crate::inbox::{Inbox, Told};
 use crate::keeper::Keeper;
@@ -148,15 +149,16 @@ impl Face {
             return Err(Aside::Control(Box::new(request)));
         };
         let (Parts { method, headers, .. }, body) = request.into_parts();
-        let examined = request::examine(via, &self.seals, &method, &headers);
+        let fields = Fields::of(&headers);
+        let examined = request::examine(via, &self.seals, &method, &headers, &fields);
         let (from, delivery) = examined.map_err(Aside::Refused)?;
         let what = match method {
             Method::POST => What::Post {
                 body,
-                revision: request::check_revision(&headers).err(),
+                revision: request::check_revision(&fields).err(),
                 // Its sender waits for the head: a shim with more to send (HTTP gives no order between requests, so the next one
                 // goes when this was taken), and the active process, whose own client may.
-                prompt: via == Via::Drain || headers.contains_key(request::MORE),
+                prompt: via == Via::Drain || fields.has(Field::More),
             },
             Method::GET => What::Listen,
             _ => What::End,

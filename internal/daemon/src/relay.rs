@@ -23,9 +23,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::body::{Head, Sink};
+use crate::fields::Field;
 use crate::inbox::{Inbox, Told};
 use crate::neighbours::{Counted, Neighbours};
-use crate::request;
 
 /// On a 421: the process that says so.
 pub(crate) const NOT_MINE: HeaderName = HeaderName::from_static("evermux-not-mine");
@@ -93,17 +93,17 @@ fn to_http(sealer: &Sealer, relayed: &Relayed) -> Result<Request<Bytes>, http::E
     request = request.header(CONTENT_TYPE, "application/json");
     let delivery = &relayed.delivery;
     let headers = [
-        (mcp_http::SESSION_ID, link_id(sealer, &relayed.from)),
-        (request::SEQ, delivery.seq.map(|seq| seq.0.to_string())),
-        (request::ACK, delivery.ack.map(|seq| seq.0.to_string())),
-        (request::EVENT_ID, delivery.after.as_ref().map(|after| sealer.event(after))),
-        (request::IDENTITY, delivery.identity.map(|identity| identity.to_string())),
-        (request::BATCHED, delivery.batched.then(|| "1".to_owned())),
-        (request::DECLINED_BY, delivery.declined_by.map(|generation| generation.0.to_string())),
+        (Field::Session, link_id(sealer, &relayed.from)),
+        (Field::Seq, delivery.seq.map(|seq| seq.0.to_string())),
+        (Field::Ack, delivery.ack.map(|seq| seq.0.to_string())),
+        (Field::EventId, delivery.after.as_ref().map(|after| sealer.event(after))),
+        (Field::Identity, delivery.identity.map(|identity| identity.to_string())),
+        (Field::Batched, delivery.batched.then(|| "1".to_owned())),
+        (Field::DeclinedBy, delivery.declined_by.map(|generation| generation.0.to_string())),
     ];
-    for (name, value) in headers {
+    for (field, value) in headers {
         if let Some(value) = value {
-            request = request.header(name, value);
+            request = request.header(field.name(), value);
         }
     }
     request.body(body)

@@ -6,28 +6,15 @@ use bytes::Bytes;
 use evermux_core::class::Class;
 use evermux_core::input::{Delivery, Sender};
 use evermux_core::names::{Generation, Seq};
-use http::header::{ALLOW, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ALLOW, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 use mcp_wire::{Message, method};
 
 use crate::batch::{self, Member};
 use crate::downstream::{Reply, Via, malformed, plain};
+use crate::fields::{Field, Fields};
 use crate::head;
 use crate::seals::Seals;
-
-/// The number that a shim gives to each of its messages.
-pub(crate) const SEQ: HeaderName = HeaderName::from_static("evermux-seq");
-/// Every number below is settled for the shim.
-pub(crate) const ACK: HeaderName = HeaderName::from_static("evermux-ack");
-/// Of a shim: more messages wait for the head of this one.
-pub(crate) const MORE: HeaderName = HeaderName::from_static("evermux-more");
-/// Whose credentials a new link uses.
-pub(crate) const IDENTITY: HeaderName = HeaderName::from_static("evermux-identity");
-/// On a relayed request: it is part of a 2025-03-26 batch.
-pub(crate) const BATCHED: HeaderName = HeaderName::from_static("evermux-batched");
-/// On a relayed request: this process has not got what it is about.
-pub(crate) const DECLINED_BY: HeaderName = HeaderName::from_static("evermux-declined-by");
-pub(crate) const EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What stands in the body of a POST.
 #[derive(Debug)]
@@ -42,9 +29,10 @@ pub(crate) fn examine(
     seals: &Seals,
     method: &Method,
     headers: &HeaderMap,
+    fields: &Fields<'_>,
 ) -> Result<(Sender, Delivery), Box<Reply>> {
     // A number says that it is a shim, which is of this build or another one and always right.
-    if !(via != Via::Tcp && headers.contains_key(SEQ))
+    if !(via != Via::Tcp && fields.has(Field::Seq))
         && let Err(head::Fault(status, text)) = head::check(method, headers)
     {
         let mut reply = malformed(status, text);
@@ -54,10 +42,10 @@ pub(crate) fn examine(
         return Err(Box::new(reply));
     }
     if *method != Method::POST {
-        check_revision(headers)?;
+        check_revision(fields)?;
     }
-    let (from, delivery) = (sender(seals, headers), delivery(via, seals, headers)?);
-    let lost = delivery.after.is_none() && is_plain(&from) && headers.contains_key(EVENT_ID);
+    let (from, delivery) = (sender(seals, fields), delivery(via, seals, fields)?);
+    let lost = delivery.after.is_none() && is_plain(&from) && fields.has(Field::EventId);
     if *method == Method::GET && lost {
         // Taken for none, its client would wait on a GET stream for the answer to a call.
         let text = "the Last-Event-ID is no event id of this session";
@@ -94,8 +82,8 @@ pub(crate) fn read(
     })
 }
 
-fn sender(seals: &Seals, headers: &HeaderMap) -> Sender {
-    match headers.get(&mcp_http::SESSION_ID) {
+fn sender(seals: &Seals, fields: &Fields<'_>) -> Sender {
+    match fields.first(Field::Session) {
         None => Sender::Unknown,
         Some(id) => match id.to_str().ok().and_then(|id| seals.open_link(id)) {
             Some(claim) => Sender::Link(claim),
@@ -110,47 +98,26 @@ fn is_plain(from: &Sender) -> bool {
 
 /// How a message came. A number that cannot be read is refused: taken for none, its message could run twice.
 /// On TCP only `evermux connect` could have written one, and it does not come that way: there they are ignored.
-fn delivery(via: Via, seals: &Seals, headers: &HeaderMap) -> Result<Delivery, Box<Reply>> {
+fn delivery(via: Via, seals: &Seals, fields: &Fields<'_>) -> Result<Delivery, Box<Reply>> {
     let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?;
-    let after = headers.get(EVENT_ID).and_then(|id| seals.open_event(id.to_str().ok()?)).map(Box::new);
+    let after = fields.first(Field::EventId).and_then(|id| seals.open_event(id.to_str().ok()?)).map(Box::new);
     if via == Via::Tcp {
         return Ok(Delivery { after, ..Delivery::default() });
     }
     Ok(Delivery {
-        seq: checked(headers, (&SEQ, "Evermux-Seq"), "a whole number", number)?.map(Seq),
-        ack: checked(headers, (&ACK, "Evermux-Ack"), "a whole number", number)?.map(Seq),
+        seq: fields.checked(Field::Seq, "a whole number", number)?.map(Seq),
+        ack: fields.checked(Field::Ack, "a whole number", number)?.map(Seq),
         after,
-        identity: checked(headers, (&IDENTITY, "Evermux-Identity"), "32 hex digits", |text| {
-            text.parse().ok()
-        })?,
-        batched: headers.contains_key(BATCHED),
+        identity: fields.checked(Field::Identity, "32 hex digits", |text| text.parse().ok())?,
+        batched: fields.has(Field::Batched),
         relayed: via == Via::Drain,
-        declined_by: checked(headers, (&DECLINED_BY, "Evermux-Declined-By"), "a whole number", number)?
-            .map(Generation),
+        declined_by: fields.checked(Field::DeclinedBy, "a whole number", number)?.map(Generation),
     })
 }
 
 /// Transports, "Protocol Version Header" (2025-06-18): an unknown one must get 400.
-pub(crate) fn check_revision(headers: &HeaderMap) -> Result<(), Box<Reply>> {
+pub(crate) fn check_revision(fields: &Fields<'_>) -> Result<(), Box<Reply>> {
     let known = |text: &str| mcp_wire::version::is_known_session_revision(text).then_some(());
     let served = "a revision that is served (2025-03-26 to 2025-11-25)";
-    checked(headers, (&mcp_http::PROTOCOL_VERSION, "MCP-Protocol-Version"), served, known).map(|_| ())
-}
-
-/// The value of a header that may be absent, but not of another form.
-fn checked<T>(
-    headers: &HeaderMap,
-    (name, shown): (&HeaderName, &str),
-    form: &str,
-    parse: impl Fn(&str) -> Option<T>,
-) -> Result<Option<T>, Box<Reply>> {
-    let mut values = headers.get_all(name).iter();
-    let value = match (values.next(), values.next()) {
-        (None, _) => return Ok(None),
-        (Some(value), None) => value.to_str().ok().and_then(parse),
-        (Some(_), Some(_)) => None,
-    };
-    value.map(Some).ok_or_else(|| {
-        Box::new(malformed(StatusCode::BAD_REQUEST, &format!("the header {shown} must be {form}, once")))
-    })
+    fields.checked(Field::Revision, served, known).map(|_| ())
 }

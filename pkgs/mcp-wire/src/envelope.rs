@@ -315,7 +315,9 @@ impl<'a> Found<'a> {
         };
         // Not in the specification, so another type is somebody else's member and no fault.
         let meta_request_id = match kind {
-            Kind::Request | Kind::Notification => self.scalar(self.meta[META_REQUEST_ID], META_PATHS[META_REQUEST_ID]).unwrap_or(None),
+            Kind::Request | Kind::Notification => {
+                self.scalar(self.meta[META_REQUEST_ID], META_PATHS[META_REQUEST_ID]).unwrap_or(None)
+            }
             Kind::Response | Kind::ErrorResponse => None,
         };
         Ok((token, cancelled, meta_request_id))
