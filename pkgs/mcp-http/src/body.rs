@@ -1,10 +1,11 @@
 //! The one body type that every sender hands back, whatever carries it.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -13,7 +14,23 @@ use crate::error::{BodyError, BoxError};
 
 /// A response's body as it comes. Dropping it before its end closes its connection (HTTP/1) or resets its stream
 /// (HTTP/2); what that means is for the caller to say: up to 2025-11-25 it is not a cancel.
-pub struct RawBody(UnsyncBoxBody<Bytes, BodyError>);
+pub struct RawBody(Source);
+
+enum Source {
+    Any(UnsyncBoxBody<Bytes, BodyError>),
+    Own(Pin<Box<dyn ReadInto + Send>>),
+}
+
+/// A body that can be read to where its bytes shall lie: a large one is not copied together then.
+pub(crate) trait ReadInto: HttpBody<Data = Bytes, Error = BodyError> {
+    /// Reads some of a body of known length to the end of `into`, which has room for all that is left. Not to be called once
+    /// nothing is.
+    fn poll_into(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+    ) -> Poll<Result<(), BodyError>>;
+}
 
 /// The body of an [`Incoming`](crate::Incoming).
 pub type Body = RawBody;
@@ -25,7 +42,12 @@ impl RawBody {
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Self(body.map_err(|error| BodyError::Cut { source: error.into() }).boxed_unsync())
+        Self::decoded(body.map_err(|error| BodyError::Cut { source: error.into() }))
+    }
+
+    /// A body of one of our own connections.
+    pub(crate) fn own<B: ReadInto + Send + 'static>(body: B) -> Self {
+        Self(Source::Own(Box::pin(body)))
     }
 
     /// Wraps a layer above one, whose errors say more than "cut".
@@ -33,7 +55,25 @@ impl RawBody {
     where
         B: HttpBody<Data = Bytes, Error = BodyError> + Send + 'static,
     {
-        Self(body.boxed_unsync())
+        Self(Source::Any(body.boxed_unsync()))
+    }
+
+    /// The whole of it, of which so many bytes are left.
+    pub(crate) async fn in_one_buffer(mut self, length: usize) -> Result<Bytes, BodyError> {
+        let mut whole = BytesMut::with_capacity(length);
+        while whole.len() < length {
+            poll_fn(|context| match &mut self.0 {
+                Source::Own(body) => body.as_mut().poll_into(context, &mut whole),
+                Source::Any(body) => {
+                    let cut = || BodyError::Cut { source: "it ended before its length".into() };
+                    let frame = ready!(Pin::new(body).poll_frame(context)).ok_or_else(cut)??;
+                    whole.extend_from_slice(frame.data_ref().map_or(&[], |data| &**data));
+                    Poll::Ready(Ok(()))
+                }
+            })
+            .await?;
+        }
+        Ok(whole.freeze())
     }
 }
 
@@ -45,15 +85,24 @@ impl HttpBody for RawBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Pin::new(&mut self.0).poll_frame(context)
+        match &mut self.0 {
+            Source::Any(body) => Pin::new(body).poll_frame(context),
+            Source::Own(body) => body.as_mut().poll_frame(context),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        match &self.0 {
+            Source::Any(body) => body.is_end_stream(),
+            Source::Own(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        match &self.0 {
+            Source::Any(body) => body.size_hint(),
+            Source::Own(body) => body.size_hint(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, Bytes, BytesMut};
 use http::Request;
 use http::response::Parts;
 
@@ -33,6 +33,17 @@ pub trait Wire {
 
     /// The next bytes, at best `room`; none at the end.
     fn poll_read(&mut self, context: &mut Context<'_>, room: usize) -> Poll<io::Result<Bytes>>;
+}
+
+/// A [`Wire`] that can read to where the bytes shall lie.
+pub(crate) trait ReadInto: Wire {
+    /// The next bytes, at most so many, to the end of `into`, which has room for them. How many; 0 at the end.
+    fn poll_read_into(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+        most: usize,
+    ) -> Poll<io::Result<usize>>;
 }
 
 /// A request as it goes out. Clones share its bytes. No `Debug`: it holds credentials.
@@ -197,6 +208,33 @@ impl<W: Wire> Exchange<W> {
             }
         }
         Ok(())
+    }
+
+    /// Reads some of a body of known length to the end of `into`, which has room for what is left; nothing once nothing is.
+    pub(crate) fn poll_into(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+    ) -> Poll<Result<(), Broken>>
+    where
+        W: ReadInto,
+    {
+        if self.reader.has_pending() {
+            if let Some(Part::Data(data)) = self.reader.next_part()? {
+                into.extend_from_slice(&data);
+            }
+            return Poll::Ready(Ok(()));
+        }
+        self.send(context)?;
+        let left = self.reader.left().and_then(|left| usize::try_from(left).ok()).unwrap_or_default();
+        let read = ready!(self.wire.poll_read_into(context, into, left));
+        match read.map_err(|error| self.failed.take().unwrap_or(error))? {
+            0 if left > 0 => Poll::Ready(Err(self.failed.take().map_or(Broken::Eof, Broken::Io))),
+            length => {
+                self.reader.skip(length);
+                Poll::Ready(Ok(()))
+            }
+        }
     }
 
     fn give_up_writing(&mut self, error: io::Error) {

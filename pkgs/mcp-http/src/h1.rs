@@ -178,6 +178,18 @@ impl Reader {
         }
     }
 
+    /// There is something that is no part yet.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// So many bytes of a body of known length went another way.
+    pub(crate) fn skip(&mut self, length: usize) {
+        if let State::Length(left) = &mut self.state {
+            *left = left.saturating_sub(u64::try_from(length).unwrap_or(u64::MAX));
+        }
+    }
+
     fn data(&mut self, left: u64, state: impl Fn(u64) -> State) -> Part {
         let here = u64::try_from(self.pending.len()).unwrap_or(u64::MAX);
         let data = match usize::try_from(left) {

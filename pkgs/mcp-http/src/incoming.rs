@@ -69,10 +69,19 @@ impl Incoming {
     }
 }
 
+/// A body of known length that has so many bytes is read into a buffer of its own, and no larger; what is smaller may be a
+/// part of a larger one.
+pub const OWN_BUFFER: usize = 8 << 10;
+
 async fn whole(mut body: Body, cap: usize) -> Result<Bytes, BodyError> {
-    let announced = body.size_hint().lower();
-    if usize::try_from(announced).map_or(true, |length| length > cap) {
+    let hint = body.size_hint();
+    let announced = usize::try_from(hint.lower()).unwrap_or(usize::MAX);
+    if announced > cap {
         return Err(BodyError::TooLarge { cap });
+    }
+    if announced >= OWN_BUFFER && hint.exact().is_some() {
+        // Boxed: a future takes room for the largest of its ways.
+        return Box::pin(body.in_one_buffer(announced)).await;
     }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -87,7 +96,7 @@ async fn whole(mut body: Body, cap: usize) -> Result<Bytes, BodyError> {
             continue;
         }
         if rest.is_empty() {
-            rest.reserve(usize::try_from(announced).unwrap_or(0).max(length));
+            rest.reserve(announced.max(length));
             rest.extend_from_slice(&std::mem::take(&mut first));
         }
         rest.extend_from_slice(&data);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut as _, Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
@@ -20,9 +20,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::body::RawBody;
-use crate::error::{SendError, Written};
-use crate::exchange::{Broken, Exchange, Message, Wire};
+use crate::body::{self, RawBody};
+use crate::error::{BodyError, SendError, Written};
+use crate::exchange::{self, Broken, Exchange, Message, Wire};
 use crate::h1::{Malformed, Part};
 
 /// What a pool's connections are and lead to.
@@ -120,7 +120,7 @@ impl<K: Kind> Pool<K> {
             if body.exchange.as_ref().and_then(Exchange::left) == Some(0) {
                 body.settle();
             }
-            Ok(http::Response::from_parts(head, RawBody::new(body)))
+            Ok(http::Response::from_parts(head, RawBody::own(body)))
         }
     }
 
@@ -211,6 +211,17 @@ impl<K: Kind> Wire for Connection<K> {
     }
 }
 
+impl<K: Kind> exchange::ReadInto for Connection<K> {
+    fn poll_read_into(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        pin!(self.stream.read_buf(&mut into.limit(most))).poll(context)
+    }
+}
+
 /// An exchange that is the body of its response. Gives its connection back at the end; dropped before, it closes it.
 struct Body<K: Kind> {
     /// `None` once it is over.
@@ -225,6 +236,12 @@ impl<K: Kind> Body<K> {
         }
     }
 
+    /// Its connection is of no use any more.
+    fn cut(&mut self, broken: Broken) -> BodyError {
+        self.exchange = None;
+        BodyError::Cut { source: broken.into() }
+    }
+
     /// Gives the connection back if nothing is to come that was not read yet.
     fn settle(&mut self) {
         if self.exchange.as_mut().is_some_and(Exchange::end_if_here) {
@@ -235,12 +252,12 @@ impl<K: Kind> Body<K> {
 
 impl<K: Kind> HttpBody for Body<K> {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let Some(exchange) = &mut self.exchange else { return Poll::Ready(None) };
         Poll::Ready(match ready!(exchange.poll_part(context)) {
             Ok(Part::Data(data)) => {
@@ -251,14 +268,8 @@ impl<K: Kind> HttpBody for Body<K> {
                 self.end();
                 None
             }
-            Ok(Part::Head(_)) => {
-                self.exchange = None;
-                Some(Err(Malformed::Head.into()))
-            }
-            Err(broken) => {
-                self.exchange = None;
-                Some(Err(broken))
-            }
+            Ok(Part::Head(_)) => Some(Err(self.cut(Malformed::Head.into()))),
+            Err(broken) => Some(Err(self.cut(broken))),
         })
     }
 
@@ -269,6 +280,23 @@ impl<K: Kind> HttpBody for Body<K> {
     fn size_hint(&self) -> SizeHint {
         let left = self.exchange.as_ref().map_or(Some(0), Exchange::left);
         left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+impl<K: Kind> body::ReadInto for Body<K> {
+    fn poll_into(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut BytesMut,
+    ) -> Poll<Result<(), BodyError>> {
+        let Some(exchange) = &mut self.exchange else { return Poll::Ready(Err(self.cut(Broken::Eof))) };
+        match ready!(exchange.poll_into(context, into)) {
+            Ok(()) => {
+                self.settle();
+                Poll::Ready(Ok(()))
+            }
+            Err(broken) => Poll::Ready(Err(self.cut(broken))),
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{HeaderMap, StatusCode};
 use mcp_http::{
-    BodyError, Client, Content, EventLimits, EventStream, Outgoing, SendError, SendErrorKind, Sender,
-    SessionHeader, SessionIdError, SseError, UnixSender, Verb, Written,
+    BodyError, Client, Content, EventLimits, EventStream, OWN_BUFFER, Outgoing, SendError, SendErrorKind,
+    Sender, SessionHeader, SessionIdError, SseError, UnixSender, Verb, Written,
 };
 use support::{Pair, SSE_HEAD, Step, chunk, exchange, json, post, send};
 
@@ -31,6 +31,9 @@ on_both!(
     a_clean_end_is_not_a_cut,
     a_cut_stream_says_so_after_its_events,
     a_cut_json_body_says_so,
+    a_large_body_comes_whole_in_any_pieces,
+    a_large_body_that_is_cut_anywhere_says_so,
+    what_follows_a_large_body_is_not_the_next_answer,
     too_large_an_event_names_the_limit,
     a_body_over_the_cap_is_refused,
     get_may_be_refused_with_405,
@@ -201,6 +204,60 @@ async fn a_cut_json_body_says_so<S: Sender>(pair: Pair<S>) {
     let answer = pair.client.send(post("{}")).await.unwrap();
     assert!(matches!(answer.into_bytes(100).await, Err(BodyError::Cut { .. })));
     assert_eq!(pair.peer.seen().len(), 1);
+}
+
+/// A body that is read into a buffer of its own, and its head.
+fn large(length: usize) -> (String, Vec<u8>) {
+    let body: Vec<u8> = (0..length).map(|at| b'a' + u8::try_from(at % 23).unwrap()).collect();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
+    (format!("{head}{length}\r\n\r\n"), body)
+}
+
+async fn a_large_body_comes_whole_in_any_pieces<S: Sender>(pair: Pair<S>) {
+    let lengths = [OWN_BUFFER - 1, OWN_BUFFER, OWN_BUFFER + 1, 1 << 20];
+    for (times, length) in (1..).zip(lengths) {
+        let (head, body) = large(length);
+        let sent = body.clone();
+        pair.peer.answer(move |_| {
+            let (first, rest) = sent.split_at(sent.len() / 3);
+            vec![
+                send([head.as_bytes(), &first[..7]].concat()),
+                Step::Wait(Duration::from_millis(1)),
+                send(&first[7..]),
+                Step::Wait(Duration::from_millis(1)),
+                send(rest),
+            ]
+        });
+        let answer = pair.client.send(post("{}")).await.unwrap();
+        assert!(answer.into_bytes(1 << 20).await.unwrap() == body, "{length}");
+        assert_eq!((pair.peer.opened(), pair.peer.seen().len()), (1, times), "its connection is used again");
+    }
+    let (head, body) = large(OWN_BUFFER);
+    pair.peer.answer(move |_| vec![send([head.as_bytes(), &body].concat())]);
+    let refused = pair.client.send(post("{}")).await.unwrap().into_bytes(OWN_BUFFER - 1).await;
+    assert!(matches!(refused, Err(BodyError::TooLarge { cap }) if cap == OWN_BUFFER - 1));
+}
+
+async fn a_large_body_that_is_cut_anywhere_says_so<S: Sender>(pair: Pair<S>) {
+    for cut in [0, 1, 9000, 99_999] {
+        let (head, body) = large(100_000);
+        pair.peer.answer(move |_| vec![send(&head), send(&body[..cut]), Step::Close]);
+        let answer = pair.client.send(post("{}")).await.unwrap();
+        let error = answer.into_bytes(1 << 20).await.unwrap_err();
+        assert!(matches!(error, BodyError::Cut { .. }), "{cut}: {error:?}");
+    }
+}
+
+async fn what_follows_a_large_body_is_not_the_next_answer<S: Sender>(pair: Pair<S>) {
+    let (head, body) = large(100_000);
+    let sent = body.clone();
+    let stray = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 5\r\n\r\nstray";
+    pair.peer.answer(move |_| vec![send([head.as_bytes(), &sent, stray.as_bytes()].concat())]);
+    for opened in 1..3 {
+        let answer = pair.client.send(post("{}")).await.unwrap();
+        assert!(answer.into_bytes(1 << 20).await.unwrap() == body);
+        assert_eq!(pair.peer.opened(), opened);
+    }
 }
 
 async fn too_large_an_event_names_the_limit<S: Sender>(pair: Pair<S>) {
