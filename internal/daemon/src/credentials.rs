@@ -4,7 +4,6 @@
 //! resolved headers by upstream and fingerprint.
 
 use std::collections::BTreeMap;
-use std::collections::HashMap;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -229,7 +228,8 @@ async fn output_of(words: &[String]) -> Result<String, String> {
 /// The resolved headers of every upstream, by the configuration they were resolved for.
 #[derive(Default)]
 pub(crate) struct Purse {
-    known: HashMap<(UpstreamName, Fingerprint), Arc<Resolved>>,
+    /// Few, and looked at for each call: no map that hashes what is long.
+    known: BTreeMap<(UpstreamName, Fingerprint), Arc<Resolved>>,
 }
 
 impl Purse {

@@ -124,9 +124,10 @@ impl Head {
     /// Reads one that a sender brought. `empty`: the body is known to have nothing in it.
     #[must_use]
     pub fn new(mut parts: response::Parts, empty: bool) -> Self {
-        for name in [SESSION_ID, header::SET_COOKIE] {
-            if let header::Entry::Occupied(mut entry) = parts.headers.entry(name) {
-                entry.iter_mut().for_each(|value| value.set_sensitive(true));
+        // An entry of each name would make room for it first.
+        for (name, value) in &mut parts.headers {
+            if *name == SESSION_ID || *name == header::SET_COOKIE {
+                value.set_sensitive(true);
             }
         }
         let headers = parts.headers;
@@ -154,17 +155,15 @@ impl fmt::Debug for Head {
     }
 }
 
-fn lower_case(value: &HeaderValue) -> String {
-    String::from_utf8_lossy(value.as_bytes()).trim().to_ascii_lowercase()
-}
-
 fn content(headers: &HeaderMap) -> Content {
-    let declared = headers.get(header::CONTENT_TYPE).map(lower_case).unwrap_or_default();
-    let essence = declared.split(';').next().unwrap_or_default().trim_end();
-    match essence {
-        "application/json" => Content::Json,
-        "text/event-stream" => Content::EventStream,
-        other => Content::Other(other.to_owned()),
+    let declared = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let essence = declared.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if essence.eq_ignore_ascii_case(b"application/json") {
+        Content::Json
+    } else if essence.eq_ignore_ascii_case(b"text/event-stream") {
+        Content::EventStream
+    } else {
+        Content::Other(String::from_utf8_lossy(essence).to_ascii_lowercase())
     }
 }
 

@@ -107,13 +107,6 @@ impl Id {
             _ => Self(Repr::Shared(Bytes::copy_from_slice(text))),
         }
     }
-
-    pub(crate) fn to_bytes(&self) -> Bytes {
-        match &self.0 {
-            Repr::Inline { .. } => Bytes::copy_from_slice(self.as_raw()),
-            Repr::Shared(text) => text.clone(),
-        }
-    }
 }
 
 /// What a valid JSON value is, as far as ids care.
@@ -283,7 +276,6 @@ mod tests {
             let text = format!("\"{}\"", "x".repeat(length));
             let long = Id::from_raw(Bytes::from(text.clone())).unwrap();
             assert_eq!(long.as_raw(), text.as_bytes());
-            assert_eq!(long.to_bytes(), text.as_bytes());
             assert_eq!(long, long.clone());
         }
     }

@@ -20,14 +20,8 @@ enum Repr {
 }
 
 impl Segments {
-    /// Small messages are copied into one buffer: a second allocation is cheaper than three writes.
-    const COPY_BELOW: usize = 4096;
-
     pub(crate) fn from_pieces(pieces: Vec<Bytes>, is_one_line: bool) -> Self {
-        let length: usize = pieces.iter().map(Bytes::len).sum();
-        let repr =
-            if length <= Self::COPY_BELOW { Repr::One(joined(&pieces, length)) } else { Repr::Many(pieces) };
-        Self { repr, is_one_line }
+        Self { repr: Repr::Many(pieces), is_one_line }
     }
 
     /// A message whose parser saw whether it holds raw line ends.
