@@ -9,8 +9,8 @@ use evermux_core::names::SessionId;
 use evermux_core::output::{ExchangeSpec, Verb};
 use http::HeaderValue;
 use mcp_http::{
-    BodyError, Client, Content, EventLimits, EventStream, Incoming, OWN_BUFFER, Outgoing, SendError,
-    SendErrorKind, SessionHeader, Written,
+    BodyError, Client, Content, EventLimits, EventStream, Incoming, Outgoing, SendError, SendErrorKind,
+    SessionHeader, Written,
 };
 use mcp_wire::{Batch, Kind, Message, method};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -31,7 +31,7 @@ const REFUSAL_TIME: Duration = Duration::from_secs(5);
 const IN_FLIGHT: usize = 1024 * 1024;
 /// What an event costs besides its bytes.
 const EVENT: usize = 256;
-/// An event up to this size is copied out of the buffer it came in: it may be held for long, and a read's buffer is many
+/// Data up to this size is copied out of the buffer it came in: it may be held for long, and a read's buffer is many
 /// times as large as a small event.
 const COPY_UP_TO: usize = 16 * 1024;
 
@@ -244,8 +244,7 @@ impl Reader {
                 return self.tell(facts);
             }
             // It is all that comes: there is no reading on that its client could hold up.
-            let body = if body.len() < OWN_BUFFER { Bytes::copy_from_slice(&body) } else { body };
-            if let Err(why) = self.messages(body, None, &mut facts) {
+            if let Err(why) = self.messages(counted(body, None), None, &mut facts) {
                 facts.push(Fact::Ended(End::Cut(why)));
             }
             facts.push(Fact::Ended(End::Clean));
@@ -334,7 +333,7 @@ fn unread(error: &BodyError) -> End {
     if error.is_too_large() { End::TooLarge(why) } else { End::Cut(why) }
 }
 
-/// An event's bytes, which carry their permit: it comes back when the last slice of them is gone, however far they went.
+/// Bytes that carry their permit, if they need one: it comes back when the last slice of them is gone, however far they went.
 fn counted(bytes: Bytes, permit: Option<OwnedSemaphorePermit>) -> Bytes {
     let bytes = if bytes.len() <= COPY_UP_TO { Bytes::copy_from_slice(&bytes) } else { bytes };
     match permit {

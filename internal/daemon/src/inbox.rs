@@ -1,5 +1,6 @@
 //! The one queue into the reactor. Readers push facts and never wait; what they may have in flight is bounded by
-//! the permits they hold (D22), so the queue is bounded without the reactor ever waiting for anybody.
+//! the permits they hold (D22), or is the one JSON answer that each of them reads, so the queue is bounded without the reactor
+//! ever waiting for anybody.
 
 use evermux_core::handover::Manifest;
 use evermux_core::input::{ExchangeId, Fact, Input, StreamId};

@@ -57,6 +57,9 @@ impl Shared {
     }
 }
 
+/// What an empty queue may keep room for: a stream lives for days, and may have had one hour in which nobody read.
+const KEPT: usize = 8;
+
 /// Without the lock: the one who wakes up takes it.
 fn wake(waker: Option<Waker>, locked: MutexGuard<'_, State>) {
     drop(locked);
@@ -96,6 +99,15 @@ impl Writer {
 
     /// Waits until nobody reads any more.
     pub(crate) async fn closed(&self) {
+        /// Who waits no more is not to be kept.
+        struct Waiting<'a>(&'a Shared);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                let waker = self.0.state().writer.take();
+                drop(waker);
+            }
+        }
+        let _waiting = Waiting(&self.0);
         poll_fn(|context| {
             let mut state = self.0.state();
             if state.reader_is_gone {
@@ -120,11 +132,15 @@ impl Drop for Writer {
 }
 
 impl Reader {
-    /// The next piece, or how it ends.
+    /// The next piece, or how it ends. It spends nothing of its task's budget: who reads is a connection, which takes what it has
+    /// room for and then writes, and that spends it.
     pub(crate) fn poll_next(&mut self, context: &Context<'_>) -> Poll<Result<Bytes, End>> {
         let mut state = self.0.state();
         if let Some(piece) = state.pieces.pop_front() {
             state.unread -= piece.len();
+            if state.pieces.is_empty() && state.pieces.capacity() > KEPT {
+                state.pieces = VecDeque::new();
+            }
             return Poll::Ready(Ok(piece));
         }
         if let Some(end) = state.end {
@@ -210,6 +226,24 @@ mod tests {
         assert!(read(&mut reader, &waker).is_pending());
         drop(writer);
         assert_eq!(woken(), 2);
+    }
+
+    #[test]
+    fn neither_room_nor_waiters_are_kept() {
+        let ((writer, mut reader), (count, waker)) = (queue(), waiting());
+        for _ in 0..1000 {
+            assert!(writer.push(piece("one")));
+        }
+        for _ in 0..1000 {
+            assert!(read(&mut reader, &waker).is_ready());
+        }
+        assert!(writer.0.state().pieces.capacity() <= KEPT);
+        let waiters = Arc::strong_count(&count);
+        let mut closed = Box::pin(writer.closed());
+        assert!(closed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(Arc::strong_count(&count), waiters + 1);
+        drop(closed);
+        assert_eq!(Arc::strong_count(&count), waiters);
     }
 
     /// A response may be read by another task than the one that made it.

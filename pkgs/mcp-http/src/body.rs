@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -23,8 +23,8 @@ enum Source {
 
 /// A body that can be read to where its bytes shall lie: a large one is not copied together then.
 pub(crate) trait ReadInto: HttpBody<Data = Bytes, Error = BodyError> {
-    /// Reads some of a body of known length to the end of `into`, which has room for all that is left. Not to be called once
-    /// nothing is.
+    /// Reads some of a body of known length to the end of `into`, which has room for all that is left. An error once nothing
+    /// is.
     fn poll_into(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -58,22 +58,17 @@ impl RawBody {
         Self(Source::Any(body.boxed_unsync()))
     }
 
-    /// The whole of it, of which so many bytes are left.
-    pub(crate) async fn in_one_buffer(mut self, length: usize) -> Result<Bytes, BodyError> {
+    /// The whole of it, of which so many bytes are left; `Err` gives it back if it is not one of our own. Those are hyper's to
+    /// end: one that is dropped behind its last byte and before its end resets its stream (HTTP/2).
+    pub(crate) async fn in_one_buffer(self, length: usize) -> Result<Result<Bytes, BodyError>, Self> {
+        let Source::Own(mut body) = self.0 else { return Err(self) };
         let mut whole = BytesMut::with_capacity(length);
         while whole.len() < length {
-            poll_fn(|context| match &mut self.0 {
-                Source::Own(body) => body.as_mut().poll_into(context, &mut whole),
-                Source::Any(body) => {
-                    let cut = || BodyError::Cut { source: "it ended before its length".into() };
-                    let frame = ready!(Pin::new(body).poll_frame(context)).ok_or_else(cut)??;
-                    whole.extend_from_slice(frame.data_ref().map_or(&[], |data| &**data));
-                    Poll::Ready(Ok(()))
-                }
-            })
-            .await?;
+            if let Err(error) = poll_fn(|context| body.as_mut().poll_into(context, &mut whole)).await {
+                return Ok(Err(error));
+            }
         }
-        Ok(whole.freeze())
+        Ok(Ok(whole.freeze()))
     }
 }
 

@@ -47,8 +47,9 @@ impl Incoming {
         Self { head: Head::new(parts, empty), body }
     }
 
-    /// Reads the body to its end, of at most `cap` bytes. A body that came in one piece is not copied. The future holds the body
-    /// alone: what is needed of the head is to be taken before.
+    /// Reads the body to its end, of at most `cap` bytes. One that came in one piece is not copied, and a large one of known
+    /// length over plain HTTP is read into a buffer of its own. The future holds the body alone: what is needed of the head is to be
+    /// taken before.
     ///
     /// # Errors
     /// If it is larger than `cap` (found before reading where the head tells its length) or was cut.
@@ -69,9 +70,8 @@ impl Incoming {
     }
 }
 
-/// A body of known length that has so many bytes is read into a buffer of its own, and no larger; what is smaller may be a
-/// part of a larger one.
-pub const OWN_BUFFER: usize = 8 << 10;
+/// A body of known length that has so many bytes is read into a buffer of its own: what is smaller comes in one read.
+const OWN_BUFFER: usize = 8 << 10;
 
 async fn whole(mut body: Body, cap: usize) -> Result<Bytes, BodyError> {
     let hint = body.size_hint();
@@ -81,7 +81,10 @@ async fn whole(mut body: Body, cap: usize) -> Result<Bytes, BodyError> {
     }
     if announced >= OWN_BUFFER && hint.exact().is_some() {
         // Boxed: a future takes room for the largest of its ways.
-        return Box::pin(body.in_one_buffer(announced)).await;
+        match Box::pin(body.in_one_buffer(announced)).await {
+            Ok(read) => return read,
+            Err(back) => body = back,
+        }
     }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();

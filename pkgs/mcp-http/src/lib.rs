@@ -51,7 +51,7 @@ pub use client::{Client, Sender};
 pub use connect::plain_http_needs_tls;
 pub use error::{BodyError, BoxError, SendError, SendErrorKind, Written};
 pub use head::{Content, Head, MAX_SESSION_ID, SessionHeader, SessionIdError};
-pub use incoming::{EventLimits, EventStream, Incoming, OWN_BUFFER};
+pub use incoming::{EventLimits, EventStream, Incoming};
 pub use outgoing::{LAST_EVENT_ID, Outgoing, PROTOCOL_VERSION, SESSION_ID, Verb};
 #[cfg(feature = "tcp")]
 pub use redirect::{NotFollowed, RedirectError, Redirecting};

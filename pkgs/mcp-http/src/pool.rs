@@ -189,9 +189,8 @@ impl<K: Kind> Connection<K> {
     fn is_open(&self) -> bool {
         let mut byte = [0];
         loop {
-            match recv(&self.stream, &mut byte, RecvFlags::PEEK) {
+            match recv(&self.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
                 Err(Errno::INTR) => {}
-                // It is a socket that does not wait.
                 other => return matches!(other, Err(Errno::AGAIN)),
             }
         }

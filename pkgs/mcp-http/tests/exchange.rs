@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{HeaderMap, StatusCode};
 use mcp_http::{
-    BodyError, Client, Content, EventLimits, EventStream, OWN_BUFFER, Outgoing, SendError, SendErrorKind,
-    Sender, SessionHeader, SessionIdError, SseError, UnixSender, Verb, Written,
+    BodyError, Client, Content, EventLimits, EventStream, Outgoing, SendError, SendErrorKind, Sender,
+    SessionHeader, SessionIdError, SseError, UnixSender, Verb, Written,
 };
 use support::{Pair, SSE_HEAD, Step, chunk, exchange, json, post, send};
 
@@ -206,7 +206,10 @@ async fn a_cut_json_body_says_so<S: Sender>(pair: Pair<S>) {
     assert_eq!(pair.peer.seen().len(), 1);
 }
 
-/// A body that is read into a buffer of its own, and its head.
+/// From here on a body is read into a buffer of its own, in bytes.
+const OWN_BUFFER: usize = 8 << 10;
+
+/// A body of that kind, and its head.
 fn large(length: usize) -> (String, Vec<u8>) {
     let body: Vec<u8> = (0..length).map(|at| b'a' + u8::try_from(at % 23).unwrap()).collect();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";

@@ -36,9 +36,16 @@ enum Do {
     GoAway,
     /// Never another byte, and nothing is read.
     Freeze,
+    /// A body of known length, and its end in a frame of its own: at the next ping, which comes while it is waited for.
+    AnswerLate,
 }
 
+/// The length of that body, in bytes.
+const LATE: usize = 9000;
+
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
@@ -55,6 +62,8 @@ struct Served {
     address: SocketAddr,
     /// Streams by connection.
     streams: Arc<Mutex<Vec<usize>>>,
+    /// Streams that the client reset.
+    resets: Arc<AtomicUsize>,
 }
 
 impl Served {
@@ -65,10 +74,12 @@ impl Served {
 
 async fn serve(authority: &Authority, what: impl Fn(usize, usize) -> Do + Send + Sync + 'static) -> Served {
     let (streams, what) = (Arc::new(Mutex::new(Vec::new())), Arc::new(what));
-    let counted = Arc::clone(&streams);
+    let (counted, resets) = (Arc::clone(&streams), Arc::<AtomicUsize>::default());
+    let reset = Arc::clone(&resets);
     let address = authority
         .serve(move |stream| {
             let (counted, what) = (Arc::clone(&counted), Arc::clone(&what));
+            let reset = Arc::clone(&reset);
             async move {
                 let connection = {
                     let mut counted = counted.lock().unwrap();
@@ -79,18 +90,22 @@ async fn serve(authority: &Authority, what: impl Fn(usize, usize) -> Do + Send +
                     counted.lock().unwrap()[connection - 1] = streams;
                     what(connection, streams)
                 };
-                drop(converse(stream, seen).await);
+                drop(converse(stream, seen, &reset).await);
             }
         })
         .await;
-    Served { address, streams }
+    Served { address, streams, resets }
 }
 
-async fn converse(mut io: TlsStream<TcpStream>, what: impl Fn(usize) -> Do) -> std::io::Result<()> {
+async fn converse(
+    mut io: TlsStream<TcpStream>,
+    what: impl Fn(usize) -> Do,
+    resets: &AtomicUsize,
+) -> std::io::Result<()> {
     let mut preface = [0; 24];
     io.read_exact(&mut preface).await?;
     io.write_all(&frame(SETTINGS, 0, 0, &[])).await?;
-    let (mut streams, mut last) = (0, 0);
+    let (mut streams, mut last, mut late) = (0, 0, None);
     loop {
         let mut head = [0; 9];
         io.read_exact(&mut head).await?;
@@ -100,7 +115,13 @@ async fn converse(mut io: TlsStream<TcpStream>, what: impl Fn(usize) -> Do) -> s
         io.read_exact(&mut payload).await?;
         match (head[3], head[4] & ACK) {
             (SETTINGS, 0) => io.write_all(&frame(SETTINGS, ACK, 0, &[])).await?,
-            (PING, 0) => io.write_all(&frame(PING, ACK, 0, &payload)).await?,
+            (PING, 0) => {
+                io.write_all(&frame(PING, ACK, 0, &payload)).await?;
+                if let Some(stream) = late.take() {
+                    io.write_all(&frame(DATA, END_STREAM, stream, &[])).await?;
+                }
+            }
+            (RST_STREAM, _) => drop(resets.fetch_add(1, Ordering::Relaxed)),
             (HEADERS, _) => {
                 streams += 1;
                 match what(streams) {
@@ -108,6 +129,13 @@ async fn converse(mut io: TlsStream<TcpStream>, what: impl Fn(usize) -> Do) -> s
                         last = stream;
                         // 0x88: `:status: 200` of HPACK's static table.
                         io.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88])).await?;
+                    }
+                    Do::AnswerLate => {
+                        late = Some(stream);
+                        // `:status: 200`, and a literal `content-length` (RFC 7541, section 6.2.2).
+                        let head = [&[0x88, 0x0f, 13, 4][..], LATE.to_string().as_bytes()].concat();
+                        io.write_all(&frame(HEADERS, END_HEADERS, stream, &head)).await?;
+                        io.write_all(&frame(DATA, 0, stream, &[b'x'; LATE])).await?;
                     }
                     Do::GoAway => {
                         let payload = [last.to_be_bytes(), [0; 4]].concat();
@@ -141,6 +169,20 @@ async fn many_exchanges_share_one_connection() {
     }
     assert_eq!(running.join_all().await.len(), 50);
     assert_eq!(served.streams(), [51]);
+}
+
+/// A server whose handler ends after its last byte would take the request for cancelled.
+#[tokio::test]
+async fn a_body_is_read_to_the_end_of_its_stream() {
+    let authority = Authority::new("h2");
+    let late = |_, stream| if stream == 1 { Do::AnswerLate } else { Do::Answer };
+    let served = serve(&authority, late).await;
+    let client = client(served.address, &authority);
+    let answer = client.send(post("{}")).await.unwrap();
+    assert_eq!(answer.into_bytes(LATE).await.unwrap().len(), LATE);
+    // Behind whatever the client said about the first.
+    exchange(&client, post("{}")).await;
+    assert_eq!((served.streams(), served.resets.load(Ordering::Relaxed)), (vec![2], 0));
 }
 
 #[tokio::test]

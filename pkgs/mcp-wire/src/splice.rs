@@ -128,6 +128,7 @@ fn apply(bytes: &Bytes, edits: Vec<Edit<'_>>, is_one_line: bool) -> Segments {
     let mut pieces = Vec::with_capacity(if is_small { 0 } else { edits.len() * 2 + 1 });
     let mut done = 0;
     for Edit { start, end, with } in edits {
+        debug_assert!(done <= start && start <= end, "edits do not overlap");
         if is_small {
             one.extend_from_slice(bytes.get(done..start).unwrap_or_default());
             one.extend_from_slice(&with);

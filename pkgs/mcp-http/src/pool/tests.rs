@@ -61,12 +61,80 @@ fn is_closed(end: &mut std::os::unix::net::UnixStream) -> bool {
     }
 }
 
-/// The server closes an idle connection and the request is handed to it before anybody could see that: on this
-/// runtime nothing else runs in between.
+/// A connection whose first write finds it closed: that happened after the last look at it.
+struct Dying {
+    stream: UnixStream,
+    dies: bool,
+}
+
+impl AsFd for Dying {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl AsyncRead for Dying {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Dying {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.dies {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Its first connections die.
+struct Deadly(PathBuf, AtomicU64);
+
+impl Kind for Deadly {
+    type Place = ();
+    type Stream = Dying;
+    const MAX_IDLE: usize = 4;
+    const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+    async fn dial(&self, (): &()) -> Result<Dying, SendError> {
+        let connected = UnixStream::connect(&self.0).await;
+        let stream =
+            connected.map_err(|error| SendError::new(SendErrorKind::Connect, Written::Never, error))?;
+        let left = self.1.load(Ordering::Relaxed);
+        self.1.store(left.saturating_sub(1), Ordering::Relaxed);
+        Ok(Dying { stream, dies: left > 0 })
+    }
+}
+
+/// The server closes idle connections after the last look at them: nothing was written, so the request goes out on the next one,
+/// and in the end on a fresh one.
 #[tokio::test]
 async fn an_idle_connection_that_dies_unseen_is_replaced() {
-    let (_directory, listener, pool) = listening();
-    drop(idle(&pool, &listener, 1).await);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    let pool = Arc::new(Pool::new(Deadly(path, AtomicU64::new(2))));
+    let (one, other) = (pool.open(&()).await.unwrap(), pool.open(&()).await.unwrap());
+    let ends = (listener.accept().unwrap(), listener.accept().unwrap());
+    pool.put(one);
+    pool.put(other);
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = [0; 1000];
@@ -74,8 +142,9 @@ async fn an_idle_connection_that_dies_unseen_is_replaced() {
         stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
         length
     });
-    assert_eq!(pool.exchange(&1, message()).await.unwrap().status(), 204);
+    assert_eq!(pool.exchange(&(), message()).await.unwrap().status(), 204);
     assert!(server.join().unwrap() > 0);
+    drop(ends);
 }
 
 /// Over TCP a request that is written to it would be taken, and lost: nothing runs between the close and the look.
