@@ -312,8 +312,10 @@ impl Hub {
         if replaced {
             self.restore_wishes(ix);
         }
-        self.release(ix);
+        // Before the calls: what a server without event ids says on the stream about one of them is lost to whoever does not
+        // listen yet.
         self.open_standalone(ix);
+        self.release(ix);
         self.arm_keepalive(ix);
         self.end_if_over(ix);
     }

@@ -110,8 +110,8 @@ impl Hub {
             }
             (Renewal::Changed, Rest::Ready) => {
                 session.forget_trial();
-                self.release(ix);
                 self.open_standalone(ix);
+                self.release(ix);
             }
             (Renewal::Changed, _) => self.wake(ix),
             (Renewal::Unchanged, Rest::Fresh) => self.back_off(ix, then, &needs_auth(), None),

@@ -56,6 +56,24 @@ fn a_ping_of_the_server_is_answered_and_other_questions_are_declined() {
     assert!(bodies[1].contains("-32601") && bodies[1].contains(r#""id":7"#), "{bodies:?}");
 }
 
+/// A server without event ids says on the stream what belongs to a call, and says it to nobody while the stream is not there.
+#[test]
+fn a_session_that_wakes_listens_before_its_calls_go_out() {
+    let mut w = World::new();
+    w.upstream.offers_stream = true;
+    let client = w.joined();
+    w.listen(client);
+    w.kill(usize::MAX);
+    w.upstream.rule("ping", Answer::Hold);
+    w.call(client);
+    w.listen(client);
+    let ping = w.exchange("ping");
+    w.auto = false;
+    w.fact(ping, says(&format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, w.wire(ping))));
+    let order: Vec<_> = w.arrived.iter().map(|exchange| method_of(&w.open[exchange]).to_owned()).collect();
+    assert_eq!(order, ["GET", "tools/call"]);
+}
+
 #[test]
 fn one_get_stream_serves_all_listeners_once_each() {
     let mut w = World::new();
