@@ -274,8 +274,7 @@ impl Hub {
             let Some(session) = self.sessions.get(&ix) else { continue };
             let wanted = !session.waiting.is_empty() || self.is_listened_to(session);
             if session.is_ready() {
-                self.open_standalone(ix);
-                self.release(ix);
+                self.go_on(ix);
             } else if wanted {
                 self.wake(ix);
             }

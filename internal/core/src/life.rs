@@ -312,12 +312,16 @@ impl Hub {
         if replaced {
             self.restore_wishes(ix);
         }
-        // Before the calls: what a server without event ids says on the stream about one of them is lost to whoever does not
-        // listen yet.
-        self.open_standalone(ix);
-        self.release(ix);
+        self.go_on(ix);
         self.arm_keepalive(ix);
         self.end_if_over(ix);
+    }
+
+    /// A session that is ready again: listens, and then lets go what waited. In that order: what a server without event ids says
+    /// on the stream about a call is lost to whoever does not listen yet.
+    pub(crate) fn go_on(&mut self, ix: SessionIx) {
+        self.open_standalone(ix);
+        self.release(ix);
     }
 
     /// Lets everything that waited go on.

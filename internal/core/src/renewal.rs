@@ -110,8 +110,7 @@ impl Hub {
             }
             (Renewal::Changed, Rest::Ready) => {
                 session.forget_trial();
-                self.open_standalone(ix);
-                self.release(ix);
+                self.go_on(ix);
             }
             (Renewal::Changed, _) => self.wake(ix),
             (Renewal::Unchanged, Rest::Fresh) => self.back_off(ix, then, &needs_auth(), None),

@@ -45,8 +45,8 @@ impl Clocks {
         self.started + mono
     }
 
-    /// Looks at the clocks. How long the machine has slept since the last look, if it has. A wall clock that is set forward by hand looks
-    /// the same, and costs a few new connections; one that is set back is nothing.
+    /// Looks at the clocks. How long the machine has slept since the last look, if it has. A wall clock that is set
+    /// forward by hand looks the same, and costs a few new connections; one that is set back is nothing.
     pub(crate) fn slept(&mut self) -> Option<Duration> {
         let (mono, wall) = (self.started.elapsed(), (self.wall)());
         let (mono_before, wall_before) = std::mem::replace(&mut self.last, (mono, wall));

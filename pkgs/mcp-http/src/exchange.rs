@@ -36,7 +36,7 @@ pub trait Wire {
 }
 
 /// A [`Wire`] that can read to where the bytes shall lie.
-pub(crate) trait ReadInto: Wire {
+pub(crate) trait WireInto: Wire {
     /// The next bytes, at most so many, to the end of `into`, which has room for them. How many; 0 at the end.
     fn poll_read_into(
         &mut self,
@@ -217,7 +217,7 @@ impl<W: Wire> Exchange<W> {
         into: &mut BytesMut,
     ) -> Poll<Result<(), Broken>>
     where
-        W: ReadInto,
+        W: WireInto,
     {
         if self.reader.has_pending() {
             if let Some(Part::Data(data)) = self.reader.next_part()? {

@@ -20,9 +20,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::body::{self, RawBody};
+use crate::body::{RawBody, ReadInto};
 use crate::error::{BodyError, SendError, Written};
-use crate::exchange::{self, Broken, Exchange, Message, Wire};
+use crate::exchange::{Broken, Exchange, Message, Wire, WireInto};
 use crate::h1::{Malformed, Part};
 
 /// What a pool's connections are and lead to.
@@ -210,7 +210,7 @@ impl<K: Kind> Wire for Connection<K> {
     }
 }
 
-impl<K: Kind> exchange::ReadInto for Connection<K> {
+impl<K: Kind> WireInto for Connection<K> {
     fn poll_read_into(
         &mut self,
         context: &mut Context<'_>,
@@ -282,7 +282,7 @@ impl<K: Kind> HttpBody for Body<K> {
     }
 }
 
-impl<K: Kind> body::ReadInto for Body<K> {
+impl<K: Kind> ReadInto for Body<K> {
     fn poll_into(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
