@@ -1,6 +1,7 @@
 //! `share = "client"`: each client's `initialize` goes through, and its session ends some time after it.
 
 use evermux_testkit::{Harness, Script, ShimClient};
+use nix::sys::signal::Signal;
 
 use crate::support::{PATIENCE, with_settings};
 
@@ -48,10 +49,12 @@ fn a_client_whose_session_and_words_are_gone_goes_on_in_a_new_one() {
     let (harness, upstream) = with_settings(Script::default(), OWN);
     let mut client = joined(&harness);
     assert_eq!(count_of(&mut client), 1);
-    harness.kill_daemon();
+    // It stands still meanwhile: its client starts another one as soon as it is gone, which must not find them.
+    let daemon = harness.signal_daemon(Signal::SIGSTOP);
     for entry in std::fs::read_dir(harness.state_dir().join("records")).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
     }
+    assert!(harness.signal(daemon, Signal::SIGKILL));
     assert_eq!((count_of(&mut client), count_of(&mut client)), (1, 2));
     assert_eq!((upstream.initializes(), upstream.deletes()), (2, 0));
     upstream.assert_no_violations();
