@@ -71,10 +71,10 @@ impl Door {
 /// Looks at the socket's name, makes it anew if nobody can find it any more, and has the sentry watch it. `is_own`: nobody
 /// else may listen under its name.
 async fn see_to(socket: &mut Socket, sentry: &mut Sentry, is_own: impl FnOnce() -> bool) {
-    sentry.arm();
+    sentry.arm().await;
     let place = socket.place().await;
     if place == Place::Lost && is_made_anew(socket, is_own) {
-        sentry.arm();
+        sentry.arm().await;
         return sentry.rest(socket.place().await);
     }
     if place == Place::Taken {

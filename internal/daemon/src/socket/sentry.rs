@@ -72,10 +72,12 @@ impl Sentry {
     }
 
     /// Watches what lies there now. Before a look, so that nothing falls between the two.
-    pub(crate) fn arm(&mut self) {
+    pub(crate) async fn arm(&mut self) {
         self.alarm = false;
         // The old one first: they are counted.
-        self.watch = None;
+        if let Some(watch) = self.watch.take() {
+            watch.close().await;
+        }
         match Watch::of(&self.path) {
             Ok(watch) => (self.watch, self.failed) = (Some(watch), None),
             Err(error) => self.failed = Some(error),
@@ -126,45 +128,72 @@ mod inotify {
     use nix::sys::inotify::{AddWatchFlags as On, InitFlags, Inotify};
     use tokio::io::Interest;
     use tokio::io::unix::AsyncFd;
+    use tokio::runtime::Handle;
+    use tokio::task::JoinHandle;
 
     /// Longer than any event.
     const EVENT: usize = 512;
 
-    pub(super) struct Watch(pub(super) AsyncFd<File>);
+    /// `None` once it is being closed. That is done on a thread of its own: the kernel lets nobody go on who closes one before
+    /// all processors have passed a point of rest: up to twenty milliseconds, for which in a takeover every client waited.
+    pub(super) struct Watch(pub(super) Option<AsyncFd<File>>);
 
     impl Watch {
         pub(super) fn of(path: &Path) -> io::Result<Self> {
             let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-            inotify.add_watch(
-                path,
-                On::IN_ATTRIB | On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_DONT_FOLLOW,
-            )?;
-            for place in on_the_way(path)? {
-                let added =
-                    inotify.add_watch(&place, On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_DONT_FOLLOW);
-                match added {
-                    // Who may not read it is not who moves it.
-                    Ok(_) | Err(Errno::EACCES) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
+            let added = add(&inotify, path);
             #[expect(
                 deprecated,
                 reason = "a `File` keeps its descriptor; what replaces this needs unsafe code"
             )]
             let readable = AsyncFd::with_interest(File::from(OwnedFd::from(inotify)), Interest::READABLE)?;
-            Ok(Self(readable))
+            // One that came to nothing is to be closed like all others.
+            let watch = Self(Some(readable));
+            added.map(|()| watch)
         }
 
         /// Waits for an event. What it is does not matter: whoever hears of it looks, with another watch.
         pub(super) async fn stirred(&self) {
+            let Some(events) = &self.0 else { return };
             // A descriptor that cannot be waited for: better a look too many.
-            while let Ok(mut ready) = self.0.readable().await {
+            while let Ok(mut ready) = events.readable().await {
                 if ready.try_io(|events| events.get_ref().read(&mut [0; EVENT])).is_ok() {
                     return;
                 }
             }
         }
+
+        /// Waits until it is closed.
+        pub(super) async fn close(mut self) {
+            if let Some(closing) = self.closing() {
+                drop(closing.await);
+            }
+        }
+
+        fn closing(&mut self) -> Option<JoinHandle<()>> {
+            let file = self.0.take()?.into_inner();
+            Handle::try_current().ok().map(move |runtime| runtime.spawn_blocking(move || drop(file)))
+        }
+    }
+
+    impl Drop for Watch {
+        fn drop(&mut self) {
+            drop(self.closing());
+        }
+    }
+
+    fn add(inotify: &Inotify, path: &Path) -> io::Result<()> {
+        inotify
+            .add_watch(path, On::IN_ATTRIB | On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_DONT_FOLLOW)?;
+        for place in on_the_way(path)? {
+            let added = inotify.add_watch(&place, On::IN_DELETE_SELF | On::IN_MOVE_SELF | On::IN_DONT_FOLLOW);
+            match added {
+                // Who may not read it is not who moves it.
+                Ok(_) | Err(Errno::EACCES) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
     }
 
     /// The directories that lead there, as the path has them and as they are.
@@ -187,6 +216,8 @@ impl Watch {
     async fn stirred(&self) {
         std::future::pending().await
     }
+
+    async fn close(self) {}
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl Scene {
     }
 
     async fn look(&mut self) -> Place {
-        self.sentry.arm();
+        self.sentry.arm().await;
         let place = self.socket.place().await;
         self.sentry.rest(place);
         place
@@ -60,8 +60,8 @@ impl Scene {
 
 impl Watch {
     fn is_silent(&self) -> bool {
-        let read = nix::unistd::read(self.0.get_ref(), &mut [0; 512]);
-        read == Err(Errno::EWOULDBLOCK)
+        let Some(events) = &self.0 else { return false };
+        nix::unistd::read(events.get_ref(), &mut [0; 512]) == Err(Errno::EWOULDBLOCK)
     }
 }
 
@@ -186,4 +186,51 @@ async fn while_another_has_the_name_it_is_looked_at_again_and_again() {
     drop(other);
     assert_eq!(scene.look().await, Place::Lost);
     assert!(scene.is_called().await);
+}
+
+/// Whether this process has a watch of this socket's file.
+fn is_watched(socket: &Socket) -> bool {
+    let watch = format!(" ino:{:x} ", socket.file.1);
+    let open = fs::read_dir("/proc/self/fdinfo").unwrap();
+    // Some are closed meanwhile.
+    open.filter_map(|fd| fs::read_to_string(fd.unwrap().path()).ok()).any(|info| info.contains(&watch))
+}
+
+/// The one thread that may block is at something else here.
+#[test]
+fn a_watch_is_not_closed_on_the_thread_that_clients_wait_for() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let Scene { home: _home, socket, sentry } = Scene::new().await;
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || released.recv().is_err());
+        drop(sentry);
+        assert!(is_watched(&socket), "it was closed at once");
+        drop(release);
+        assert!(busy.await.unwrap());
+        tokio::task::spawn_blocking(|| {}).await.unwrap();
+        assert!(!is_watched(&socket), "it was not closed");
+    });
+}
+
+#[test]
+fn the_watch_before_is_closed_before_there_is_another() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let mut scene = Scene::new().await;
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || released.recv().is_err());
+        tokio::select! {
+            biased;
+            () = scene.sentry.arm() => unreachable!("it was not waited for"),
+            () = tokio::task::yield_now() => {}
+        }
+        assert!(scene.sentry.watch.is_none());
+        drop(release);
+        assert!(busy.await.unwrap());
+        scene.look().await;
+        assert!(scene.is_at_rest());
+    });
 }
