@@ -26,8 +26,8 @@ pub(crate) struct Report {
 pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) system: String,
-    /// Whether nice-19 spinners kept the cores awake.
-    pub(crate) spinners: bool,
+    /// What kind of spinners kept the cores awake, if any did.
+    pub(crate) spinners: Option<&'static str>,
     /// Load average of the last minute before the run: what else the machine was doing.
     pub(crate) load_before: Option<f64>,
 }
@@ -36,11 +36,10 @@ impl Machine {
     /// What must be known to read figures.
     pub(crate) fn markdown(&self) -> String {
         let Self { cores, system, spinners, load_before } = self;
-        let spinners = if *spinners {
-            "nice-19 spinners keep the cores awake"
-        } else {
-            "no spinners: halting of idle cores is in the figures"
-        };
+        let spinners = spinners.map_or_else(
+            || "no spinners: halting of idle cores is in the figures".to_owned(),
+            |class| format!("{class} spinners keep the cores awake"),
+        );
         let mut text = format!(
             "{cores} cores, {system}; {spinners}. Medians with [min..max] over interleaved rounds; ratios within a round, then their median.\n"
         );

@@ -21,8 +21,8 @@ pub(crate) async fn run(mut args: RunArgs) -> Result<bool> {
     let mut stage = Stage::open(&StageOptions::of(&args.common, args.reply)?).await?;
     stage.start_targets(chosen).await?;
     ensure!(!stage.targets.is_empty(), "no target could be started");
-    let spinner = crate::spin::start_unless(args.common.no_spin, &stage.bench, stage.directory());
-    let machine = machine(spinner.is_some());
+    let spinner = crate::spin::start_unless(args.common.no_spin, &stage.bench, stage.directory()).await;
+    let machine = machine(spinner.as_ref().map(|spinner| spinner.class));
     let mut scenarios = Vec::new();
     let measured = tokio::select! {
         measured = measure(&args, &mut stage, &mut scenarios) => measured,

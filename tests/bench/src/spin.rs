@@ -1,13 +1,15 @@
 //! Keeps every core awake while something is measured.
 //!
 //! An idle virtual core halts, and waking it costs more than a call does: without this, latencies at one client are
-//! mostly the hypervisor's. The spinners run at nice 19, so they yield to everything that is measured.
+//! mostly the hypervisor's. The spinners run in the scheduler's idle class, so they yield to everything that is measured, at once.
+//! At nice 19 they do not: what wakes up waits for the tick, up to four milliseconds, wherever it is woken by the disk or from another
+//! core; and a core that spins counts as a busy one, so that tasks are placed by chance. Both falls on who has more hops.
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, bail};
 
-use crate::output::talk;
+use crate::output::{say, talk};
 use crate::process::OwnedChild;
 
 /// Spins on every core until the process is ended by its owner.
@@ -19,22 +21,53 @@ pub(crate) fn run() -> Result<()> {
             }
         });
     }
+    say("spinning")?;
     crate::server::run_server(true, std::future::pending())
 }
 
-/// Starts the spinners as a child; through `nice`, since a priority can only be set by a system call that has no safe
-/// wrapper here.
-fn start(bench: &Path, directory: &Path) -> Result<OwnedChild> {
-    let words = ["nice", "-n", "19", &bench.display().to_string(), "spin"].map(str::to_owned);
-    OwnedChild::spawn(&words, &[], directory).context("cannot run nice")
+/// The spinners' process.
+pub(crate) struct Spinners {
+    child: OwnedChild,
+    /// What makes them yield, for people.
+    pub(crate) class: &'static str,
+}
+
+impl Spinners {
+    /// By a program, since neither can be set here without unsafe code.
+    async fn start(bench: &Path, directory: &Path) -> Result<Self> {
+        const WAYS: [(&str, &[&str]); 2] =
+            [("idle-class", &["chrt", "--idle", "0"]), ("nice-19", &["nice", "-n", "19"])];
+        let bench = bench.display().to_string();
+        let mut failed = Vec::new();
+        for (class, way) in WAYS {
+            let words: Vec<String> =
+                way.iter().copied().chain([&*bench, "spin"]).map(str::to_owned).collect();
+            let spawned = OwnedChild::spawn(&words, &[], directory);
+            let spins = async {
+                let mut child = spawned?;
+                // It may be there and not be let.
+                child.first_line().await?;
+                Ok::<_, anyhow::Error>(Self { child, class })
+            };
+            match spins.await {
+                Ok(spinners) => return Ok(spinners),
+                Err(error) => failed.push(format!("{}: {error:#}", way.join(" "))),
+            }
+        }
+        bail!("{}", failed.join("; "))
+    }
+
+    pub(crate) async fn end(self) -> Result<()> {
+        self.child.end().await
+    }
 }
 
 /// The spinners, unless they are not wanted or cannot be started.
-pub(crate) fn start_unless(unwanted: bool, bench: &Path, directory: &Path) -> Option<OwnedChild> {
+pub(crate) async fn start_unless(unwanted: bool, bench: &Path, directory: &Path) -> Option<Spinners> {
     if unwanted {
         return None;
     }
-    let started = start(bench, directory);
+    let started = Spinners::start(bench, directory).await;
     if let Err(error) = &started {
         talk(&format!("no spinners: {error:#}"));
     }

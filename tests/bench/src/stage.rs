@@ -232,7 +232,7 @@ impl Stage {
 }
 
 /// What the figures were taken on; to be asked before they are.
-pub(crate) fn machine(spinners: bool) -> Machine {
+pub(crate) fn machine(spinners: Option<&'static str>) -> Machine {
     let system = nix::sys::utsname::uname().map_or_else(
         |_| std::env::consts::OS.to_owned(),
         |name| format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()),

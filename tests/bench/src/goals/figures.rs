@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn figures() -> Figures {
-        Figures::new(crate::stage::machine(false), false, vec![Part::Start])
+        Figures::new(crate::stage::machine(None), false, vec![Part::Start])
     }
 
     #[test]

@@ -112,9 +112,13 @@ pub(crate) async fn run(args: GoalsArgs) -> Result<bool> {
         false => args.only.iter().copied().collect(),
     };
     let directory = tempfile::Builder::new().prefix("evb-").tempdir()?;
-    let spinner = crate::spin::start_unless(args.common.no_spin, &std::env::current_exe()?, directory.path());
-    let figures =
-        Figures::new(machine(spinner.is_some()), args.common.quick, parts.iter().copied().collect());
+    let spinner =
+        crate::spin::start_unless(args.common.no_spin, &std::env::current_exe()?, directory.path()).await;
+    let figures = Figures::new(
+        machine(spinner.as_ref().map(|spinner| spinner.class)),
+        args.common.quick,
+        parts.iter().copied().collect(),
+    );
     let mut work = Work { amounts: Amounts::of(&args), args, figures };
     let measured = tokio::select! {
         () = work.measure(&parts) => Ok(()),
