@@ -16,7 +16,7 @@ use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderVa
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::{BodyExt, Collected, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use mcp_http::BoxError;
 use mcp_wire::Segments;
@@ -28,6 +28,7 @@ use crate::body::{Head, Queues, Sink, encode};
 use crate::control;
 use crate::drain;
 use crate::events::EventBody;
+use crate::exchange::out_of_its_buffer;
 use crate::fields::{Field, Fields};
 use crate::guard::{Guard, Refusal};
 use crate::inbox::{Inbox, Told};
@@ -288,7 +289,7 @@ impl Face {
                 Box::new(reply)
             })?,
         };
-        collected.map(Collected::to_bytes).map_err(|error| {
+        collected.map(|whole| out_of_its_buffer(whole.to_bytes())).map_err(|error| {
             Box::new(if error.is::<LengthLimitError>() {
                 let text = format!("a message may have {largest} bytes at most");
                 malformed(StatusCode::PAYLOAD_TOO_LARGE, &text)

@@ -32,7 +32,7 @@ const IN_FLIGHT: usize = 1024 * 1024;
 /// What an event costs besides its bytes.
 const EVENT: usize = 256;
 /// Data up to this size is copied out of the buffer it came in: it may be held for long, and a read's buffer is many
-/// times as large as a small event.
+/// times as large as a small event. Nor could the next read use that buffer again.
 const COPY_UP_TO: usize = 16 * 1024;
 
 /// Of an answer: its head, its message, its end.
@@ -333,9 +333,14 @@ fn unread(error: &BodyError) -> End {
     if error.is_too_large() { End::TooLarge(why) } else { End::Cut(why) }
 }
 
+/// Small data, copied: see [`COPY_UP_TO`].
+pub(crate) fn out_of_its_buffer(bytes: Bytes) -> Bytes {
+    if bytes.len() <= COPY_UP_TO { Bytes::copy_from_slice(&bytes) } else { bytes }
+}
+
 /// Bytes that carry their permit, if they need one: it comes back when the last slice of them is gone, however far they went.
 fn counted(bytes: Bytes, permit: Option<OwnedSemaphorePermit>) -> Bytes {
-    let bytes = if bytes.len() <= COPY_UP_TO { Bytes::copy_from_slice(&bytes) } else { bytes };
+    let bytes = out_of_its_buffer(bytes);
     match permit {
         Some(permit) => Bytes::from_owner(Counted { bytes, _permit: permit }),
         None => bytes,

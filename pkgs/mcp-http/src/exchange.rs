@@ -17,7 +17,7 @@ use crate::h1::{Head, Malformed, Part, Reader};
 
 /// How much is read at once, in bytes: at first, and of a body that fills that again and again. Pieces of that size are still in
 /// the processor's cache when they are copied together.
-const READ: usize = 8 << 10;
+pub(crate) const READ: usize = 8 << 10;
 const MAX_READ: usize = 128 << 10;
 /// Idle connections to one socket that are kept: one client has few calls at a time, and more only cost the server.
 pub const SOCKET_MAX_IDLE: usize = 8;

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::body::{RawBody, ReadInto};
 use crate::error::{BodyError, SendError, Written};
-use crate::exchange::{Broken, Exchange, Message, Wire, WireInto};
+use crate::exchange::{Broken, Exchange, Message, READ, Wire, WireInto};
 use crate::h1::{Malformed, Part};
 
 /// What a pool's connections are and lead to.
@@ -43,6 +43,7 @@ pub(crate) trait Kind: Send + Sync + Unpin + 'static {
 pub(crate) struct Pool<K: Kind> {
     kind: K,
     idle: Mutex<Idle<K>>,
+    room: Arc<Room>,
     /// Counts the calls of [`Pool::dial_anew`]: a connection made before the last one is not kept.
     era: AtomicU64,
 }
@@ -60,14 +61,27 @@ struct Connection<K: Kind> {
     place: K::Place,
     /// The pool's when it was made.
     era: u64,
-    /// Room for what is read next.
+    /// The pool's.
+    room: Arc<Room>,
+    /// Room for what is read next of a large body.
     buffer: BytesMut,
+}
+
+/// Room for a read of [`READ`] bytes, which every connection takes for the time of the read alone. What came last is out of it
+/// soon, mostly, so it is one allocation for all of them, and in the processor's cache.
+#[derive(Default)]
+struct Room(Mutex<BytesMut>);
+
+impl Room {
+    fn lock(&self) -> MutexGuard<'_, BytesMut> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<K: Kind> Pool<K> {
     pub(crate) fn new(kind: K) -> Self {
         let idle = Mutex::new(Idle { connections: Vec::new(), watched: false });
-        Self { kind, idle, era: AtomicU64::new(0) }
+        Self { kind, idle, room: Arc::default(), era: AtomicU64::new(0) }
     }
 
     pub(crate) const fn kind(&self) -> &K {
@@ -102,7 +116,8 @@ impl<K: Kind> Pool<K> {
     async fn open(&self, place: &K::Place) -> Result<Connection<K>, SendError> {
         let era = self.era.load(Ordering::Acquire);
         let stream = self.kind.dial(place).await?;
-        Ok(Connection { stream, place: place.clone(), era, buffer: BytesMut::new() })
+        let (place, room) = (place.clone(), Arc::clone(&self.room));
+        Ok(Connection { stream, place, era, room, buffer: BytesMut::new() })
     }
 
     /// A block and no `async fn`, which would have room for its arguments twice.
@@ -203,10 +218,17 @@ impl<K: Kind> Wire for Connection<K> {
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>, room: usize) -> Poll<io::Result<Bytes>> {
-        self.buffer.reserve(room);
+        let mut shared;
+        let buffer = if room > READ {
+            &mut self.buffer
+        } else {
+            shared = self.room.lock();
+            &mut *shared
+        };
+        buffer.reserve(room);
         // Holds nothing between two polls.
-        ready!(pin!(self.stream.read_buf(&mut self.buffer)).poll(context))?;
-        Poll::Ready(Ok(self.buffer.split().freeze()))
+        ready!(pin!(self.stream.read_buf(buffer)).poll(context))?;
+        Poll::Ready(Ok(buffer.split().freeze()))
     }
 }
 
