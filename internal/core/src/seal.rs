@@ -14,6 +14,8 @@ use crate::class::Class;
 use crate::names::{Digest, Generation, Handshake, LinkNonce, Trajectory, UpstreamName, WireId};
 
 const MAC: usize = 16;
+/// Most names are shorter than this, in bytes.
+const USUAL: usize = 192;
 const LINK: u8 = 1;
 const ASK: u8 = 3;
 /// 2 was an event id without a place.
@@ -113,9 +115,9 @@ impl Sealer {
 
     /// The link id: visible ASCII, as `Mcp-Session-Id` demands (2025-11-25, "Session Management").
     pub fn link(&self, claim: &LinkClaim) -> String {
-        let mut out = vec![LINK];
-        out.extend(claim.nonce.0.to_be_bytes());
-        out.extend(claim.identity.0.to_be_bytes());
+        let mut out = begun(LINK);
+        out.extend_from_slice(&claim.nonce.0.to_be_bytes());
+        out.extend_from_slice(&claim.identity.0.to_be_bytes());
         out.push(claim.class.0);
         put(&mut out, claim.version.as_bytes());
         put(&mut out, claim.upstream.0.as_bytes());
@@ -138,11 +140,11 @@ impl Sealer {
 
     /// The event id.
     pub fn event(&self, claim: &EventClaim) -> String {
-        let mut out = vec![EVENT];
-        out.extend(claim.link.0.to_be_bytes());
-        out.extend(claim.trajectory.0.to_be_bytes());
-        out.extend(claim.handshake.0.to_be_bytes());
-        out.extend(claim.wire.0.to_be_bytes());
+        let mut out = begun(EVENT);
+        out.extend_from_slice(&claim.link.0.to_be_bytes());
+        out.extend_from_slice(&claim.trajectory.0.to_be_bytes());
+        out.extend_from_slice(&claim.handshake.0.to_be_bytes());
+        out.extend_from_slice(&claim.wire.0.to_be_bytes());
         put_optional(&mut out, claim.client_id.as_ref().map(Id::as_raw));
         put_optional(&mut out, claim.token.as_ref().map(Id::as_raw));
         let cursor = claim.cursor.as_ref().filter(|cursor| cursor.len() <= LONGEST_CURSOR);
@@ -173,11 +175,11 @@ impl Sealer {
 
     /// The id under which a client is asked.
     pub fn ask(&self, claim: &AskClaim) -> String {
-        let mut out = vec![ASK];
-        out.extend(claim.link.0.to_be_bytes());
-        out.extend(claim.trajectory.0.to_be_bytes());
-        out.extend(claim.handshake.0.to_be_bytes());
-        out.extend(claim.wire.0.to_be_bytes());
+        let mut out = begun(ASK);
+        out.extend_from_slice(&claim.link.0.to_be_bytes());
+        out.extend_from_slice(&claim.trajectory.0.to_be_bytes());
+        out.extend_from_slice(&claim.handshake.0.to_be_bytes());
+        out.extend_from_slice(&claim.wire.0.to_be_bytes());
         put(&mut out, claim.id.as_raw());
         self.close(out)
     }
@@ -207,7 +209,7 @@ impl Sealer {
 
     fn close(&self, mut body: Vec<u8>) -> String {
         let mac = blake3::keyed_hash(&self.key, &body);
-        body.extend(&mac.as_bytes()[..MAC]);
+        body.extend_from_slice(&mac.as_bytes()[..MAC]);
         URL_SAFE_NO_PAD.encode(body)
     }
 
@@ -226,10 +228,16 @@ impl Sealer {
     }
 }
 
+fn begun(kind: u8) -> Vec<u8> {
+    let mut out = Vec::with_capacity(USUAL);
+    out.push(kind);
+    out
+}
+
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     let len = u32::try_from(bytes.len()).unwrap_or(0);
-    out.extend(len.to_be_bytes());
-    out.extend(&bytes[..len as usize]);
+    out.extend_from_slice(&len.to_be_bytes());
+    out.extend_from_slice(&bytes[..len as usize]);
 }
 
 fn put_optional(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
@@ -246,9 +254,9 @@ fn put_place(out: &mut Vec<u8>, place: Option<Place>) {
         Some(Place { of_call: true, .. }) => 2,
     });
     if let Some(place) = place {
-        out.extend(place.generation.0.to_be_bytes());
-        out.extend(place.trail.to_be_bytes());
-        out.extend(place.number.to_be_bytes());
+        out.extend_from_slice(&place.generation.0.to_be_bytes());
+        out.extend_from_slice(&place.trail.to_be_bytes());
+        out.extend_from_slice(&place.number.to_be_bytes());
     }
 }
 

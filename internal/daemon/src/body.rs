@@ -28,9 +28,9 @@ pub(crate) struct Queues {
     pub(crate) stream: usize,
 }
 
-/// How long a client whose stream broke is asked to wait before it comes back (SSE `retry`, in ms): a daemon that was
-/// killed serves again by then.
-const RETRY_MS: u32 = 1000;
+/// A priming event behind its id: how long a client whose stream broke is asked to wait before it comes back (SSE `retry`, in
+/// ms; a daemon that was killed serves again by then), and no data.
+const BEHIND_ID: &str = "\nretry: 1000\ndata: \n\n";
 
 /// How a response begins.
 pub(crate) enum Head {
@@ -157,7 +157,7 @@ impl Sink {
 
     /// Sends an id to come back with, together with the head. `false`: the client is gone.
     pub(crate) fn prime(&self, id: &str) -> bool {
-        self.queue(Bytes::from(format!("id: {id}\nretry: {RETRY_MS}\ndata: \n\n")))
+        self.queue(Bytes::from(["id: ", id, BEHIND_ID].concat()))
     }
 
     pub(crate) fn push(&mut self, chunk: Bytes) -> bool {

@@ -99,13 +99,13 @@ fn once<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>
 /// another name: nothing that speaks to this port uses one.
 fn is_loopback(host: &str) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
-    let port_is_fine = match host.strip_prefix(authority.host()) {
+    let name = authority.host();
+    let port_is_fine = match host.strip_prefix(name) {
         Some("" | ":") => true,
         Some(rest) => rest.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()),
         // User information stands before the host.
         None => false,
     };
-    let name = authority.host();
     let v6 = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     let is_local = match v6 {
         Some(v6) => v6.parse() == Ok(Ipv6Addr::LOCALHOST),

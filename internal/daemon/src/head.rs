@@ -1,7 +1,7 @@
 //! What the head of an MCP request must look like before its body is read (2025-11-25, Transports): a table of
 //! refusals, each with its status.
 
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 
 /// The longest link id looked at. Ours are far shorter.
@@ -58,17 +58,16 @@ fn check_session(headers: &HeaderMap) -> Result<(), Fault> {
 
 /// RFC 9110 section 12.5.1: the most specific range that fits says whether the type is wanted at all.
 fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
-    let kind = wanted.split('/').next().unwrap_or_default();
     let mut best = None;
-    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    for range in values.flat_map(|value| value.split(',')) {
-        let mut parts = range.split(';').map(str::trim);
+    let values = headers.get_all(ACCEPT).iter().map(HeaderValue::as_bytes);
+    for range in values.flat_map(|value| value.split(|byte| *byte == b',')) {
+        let mut parts = range.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
         let name = parts.next().unwrap_or_default();
-        let specific = if name.eq_ignore_ascii_case(wanted) {
+        let specific = if name.eq_ignore_ascii_case(wanted.as_bytes()) {
             2
-        } else if name.strip_suffix("/*").is_some_and(|name| name.eq_ignore_ascii_case(kind)) {
+        } else if name.strip_suffix(b"/*").is_some_and(|name| is_kind_of(name, wanted)) {
             1
-        } else if name == "*/*" {
+        } else if name == b"*/*" {
             0
         } else {
             continue;
@@ -81,24 +80,28 @@ fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
     best.is_some_and(|(_, wanted)| wanted)
 }
 
-fn is_zero_quality(parameter: &str) -> bool {
-    let Some((name, value)) = parameter.split_once('=') else { return false };
-    let zero = |value: &str| {
-        value.strip_prefix('0').is_some_and(|rest| rest.bytes().all(|byte| byte == b'0' || byte == b'.'))
-    };
-    name.trim().eq_ignore_ascii_case("q") && zero(value.trim())
+fn is_kind_of(kind: &[u8], wanted: &str) -> bool {
+    wanted.split_once('/').is_some_and(|(of, _)| kind.eq_ignore_ascii_case(of.as_bytes()))
+}
+
+fn is_zero_quality(parameter: &[u8]) -> bool {
+    let mut halves = parameter.splitn(2, |byte| *byte == b'=').map(<[u8]>::trim_ascii);
+    let (Some(name), Some(value)) = (halves.next(), halves.next()) else { return false };
+    let is_zero =
+        value.strip_prefix(b"0").is_some_and(|rest| rest.iter().all(|byte| matches!(byte, b'0' | b'.')));
+    name.eq_ignore_ascii_case(b"q") && is_zero
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return false };
-    let value = value.to_str().unwrap_or_default();
-    value.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+    let kind = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderName;
 
     use super::*;
 

@@ -141,15 +141,14 @@ async fn resolved(target: &Uri, host: &str) -> Result<Uri, BoxError> {
     Ok(Uri::from_parts(parts)?)
 }
 
-/// The proxy for a URL, unless it is on this machine.
-fn proxy_for(proxies: Option<&Matcher>, uri: &Uri) -> Option<Intercept> {
-    let proxies = proxies?;
-    if is_loopback(uri.host().unwrap_or_default()) { None } else { proxies.intercept(uri) }
+/// The proxy for a URL with this host, unless that is on this machine.
+fn proxy_for(proxies: Option<&Matcher>, uri: &Uri, host: &str) -> Option<Intercept> {
+    proxies.filter(|_| !is_loopback(host))?.intercept(uri)
 }
 
-/// Whether a URL is reached through a proxy.
-pub(crate) fn is_proxied(proxies: Option<&Matcher>, uri: &Uri) -> bool {
-    proxy_for(proxies, uri).is_some()
+/// Whether a URL with this host is reached through a proxy. The host is the caller's: to find it costs as much as the rest.
+pub(crate) fn is_proxied(proxies: Option<&Matcher>, uri: &Uri, host: &str) -> bool {
+    proxy_for(proxies, uri, host).is_some()
 }
 
 /// Whether even plain HTTP needs TLS here: because the environment names a proxy that is behind it. Else a sender without
@@ -157,7 +156,7 @@ pub(crate) fn is_proxied(proxies: Option<&Matcher>, uri: &Uri) -> bool {
 #[must_use]
 pub fn plain_http_needs_tls() -> bool {
     let anywhere = Uri::from_static("http://host.invalid/");
-    proxy_for(Some(&Matcher::from_env()), &anywhere)
+    proxy_for(Some(&Matcher::from_env()), &anywhere, "host.invalid")
         .is_some_and(|proxy| proxy.uri().scheme_str() == Some("https"))
 }
 
@@ -166,7 +165,7 @@ pub(crate) fn forwarding_authorization(proxies: Option<&Matcher>, uri: &Uri) -> 
     if uri.scheme_str() != Some("http") {
         return None;
     }
-    proxy_for(proxies, uri)?.basic_auth().cloned()
+    proxy_for(proxies, uri, uri.host()?)?.basic_auth().cloned()
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -190,7 +189,8 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, target: Uri) -> Self::Future {
         let within = self.within;
-        let connecting = match proxy_for(self.proxies.as_deref(), &target) {
+        let connecting = match proxy_for(self.proxies.as_deref(), &target, target.host().unwrap_or_default())
+        {
             Some(proxy) => self.clone().through(&proxy, target),
             None => {
                 let connecting = self.direct.call(target);

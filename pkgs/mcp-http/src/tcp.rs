@@ -154,12 +154,13 @@ impl fmt::Debug for TcpSender {
 impl Sender for TcpSender {
     async fn send(&self, request: &Request<Bytes>) -> Result<Response<RawBody>, SendError> {
         let uri = request.uri();
-        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
+        let host = uri.host().unwrap_or_default();
+        if !matches!(uri.scheme_str(), Some("http" | "https")) || host.is_empty() {
             let why = "the URL is no absolute one of http or https";
             return Err(SendError::new(SendErrorKind::Request, Written::Never, why));
         }
         if uri.scheme() == Some(&Scheme::HTTP)
-            && !connect::is_proxied(self.0.proxies.as_deref(), uri)
+            && !connect::is_proxied(self.0.proxies.as_deref(), uri, host)
             && let Some(place) = uri.authority().cloned()
         {
             return self.0.plain.exchange(&place, Message::new(request)).await;
