@@ -251,7 +251,7 @@ impl Hub {
     }
 
     /// Takes a call out of every table.
-    pub(crate) fn let_go(&mut self, call: CallId) -> Option<crate::call::Call> {
+    pub(crate) fn let_go(&mut self, call: CallId) -> Option<Box<crate::call::Call>> {
         let state = self.calls.remove(&call)?;
         self.timers.cancel(state.deadline);
         self.timers.cancel(state.pause);

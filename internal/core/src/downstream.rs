@@ -185,7 +185,7 @@ impl Hub {
             state.trail = self.open_trail(stream, link, Some(asked));
         }
         let deadline = self.longest_life(&state, &name);
-        self.calls.insert(call, state);
+        self.calls.insert(call, Box::new(state));
         self.streams.insert(stream, StreamUse::Call(call));
         if let Some(state) = self.links.get_mut(&link) {
             state.pending.insert((id, call));

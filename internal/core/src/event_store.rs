@@ -116,7 +116,8 @@ impl Trail {
 /// All trails.
 #[derive(Debug, Default)]
 pub(crate) struct EventStore {
-    trails: BTreeMap<TrailId, Trail>,
+    /// Boxed, as the hub's calls are.
+    trails: BTreeMap<TrailId, Box<Trail>>,
     /// Which response carries which trail. `None`: its events have no ids, as those of a batch.
     carried: BTreeMap<StreamId, Option<TrailId>>,
     /// Those that have ended; the first has ended first.
@@ -168,13 +169,13 @@ impl EventStore {
         self.count += 1;
         let id = TrailId(self.count);
         let place = Place { trail: id.0, ..trail.place };
-        self.trails.insert(id, Trail { place, ..trail });
+        self.trails.insert(id, Box::new(Trail { place, ..trail }));
         id
     }
 
     fn of_stream(&mut self, stream: StreamId) -> Option<&mut Trail> {
         let trail = (*self.carried.get(&stream)?)?;
-        self.trails.get_mut(&trail)
+        self.trails.get_mut(&trail).map(Box::as_mut)
     }
 
     /// The place of the last event on a response.

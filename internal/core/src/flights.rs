@@ -446,7 +446,7 @@ impl Hub {
         self.close_asks_of_call(call);
         let Some(heir) = self.calls.remove(&heir_call) else { return false };
         // Whatever was journalled under the old client's number must not be sent under another's.
-        if !self.calls.get(&call).is_some_and(crate::call::Call::was_sent) {
+        if !self.calls.get(&call).is_some_and(|state| state.was_sent()) {
             self.forget_wire(call);
         }
         self.timers.cancel(heir.deadline);

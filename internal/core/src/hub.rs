@@ -111,10 +111,12 @@ pub struct Hub {
     pub(crate) upstreams: BTreeMap<UpstreamName, Upstream>,
     pub(crate) credentials: BTreeMap<(UpstreamName, Fingerprint), Credentials>,
     pub(crate) links: BTreeMap<LinkNonce, Link>,
-    pub(crate) calls: BTreeMap<CallId, Call>,
+    /// Boxed: the oldest goes first, mostly, and each that goes moves the others of its node.
+    pub(crate) calls: BTreeMap<CallId, Box<Call>>,
     pub(crate) sessions: BTreeMap<SessionIx, Session>,
     pub(crate) pool: BTreeMap<PoolKey, SessionIx>,
-    pub(crate) exchanges: BTreeMap<ExchangeId, Exchange>,
+    /// Boxed, as calls are.
+    pub(crate) exchanges: BTreeMap<ExchangeId, Box<Exchange>>,
     pub(crate) streams: BTreeMap<StreamId, StreamUse>,
     /// What plain clients may come back for.
     pub(crate) store: EventStore,

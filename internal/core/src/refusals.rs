@@ -326,7 +326,7 @@ impl Hub {
         }
     }
 
-    pub(crate) fn close(&mut self, exchange: ExchangeId) -> Option<Exchange> {
+    pub(crate) fn close(&mut self, exchange: ExchangeId) -> Option<Box<Exchange>> {
         let state = self.exchanges.remove(&exchange)?;
         self.timers.cancel(state.timer);
         if let Purpose::Call(call) | Purpose::Replay(call) = state.purpose

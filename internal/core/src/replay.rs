@@ -155,7 +155,7 @@ impl Hub {
         }
         let asked = (call, state.client_id.clone(), state.token.clone());
         let trail = self.open_trail(stream, state.link, Some(asked));
-        self.calls.insert(call, Call { trail, ..state });
+        self.calls.insert(call, Box::new(Call { trail, ..state }));
         self.prime(call);
         self.reshow_asks(call, stream, None);
         self.limit_replay(call);

@@ -78,7 +78,7 @@ impl Hub {
             after: last_event_id,
             timer,
         };
-        self.exchanges.insert(exchange, state);
+        self.exchanges.insert(exchange, Box::new(state));
         self.order(Output::Start { exchange, spec: Box::new(spec) });
         Some(exchange)
     }

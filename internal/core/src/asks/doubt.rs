@@ -139,7 +139,7 @@ impl Hub {
     fn beside(&self, ix: SessionIx, call: CallId, key: AskKey) -> impl Iterator<Item = &Call> {
         let others = self.calls.iter().filter(move |(other, _)| **other != call);
         others
-            .map(|(_, other)| other)
+            .map(|(_, other)| &**other)
             .filter(move |other| (other.session, other.handshake) == (ix, key.handshake))
     }
 
