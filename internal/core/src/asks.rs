@@ -21,6 +21,7 @@ use mcp_wire::{Id, Message, Segments, method};
 use crate::call::{CallId, Kept};
 use crate::hub::{Hub, Purpose};
 use crate::input::{ExchangeId, Mono, StreamId};
+use crate::latest::Latest;
 use crate::names::{Digest, Handshake, LinkNonce, Seq, Trajectory, WireId};
 use crate::output::{Note, Output};
 use crate::record::JournalledAnswer;
@@ -135,8 +136,7 @@ pub(crate) struct Ask {
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
     open: BTreeMap<AskKey, Ask>,
-    closed: BTreeSet<AskKey>,
-    closed_order: VecDeque<AskKey>,
+    closed: Latest<AskKey, MOST_CLOSED>,
     /// Numbers under which former processes took answers.
     numbers: BTreeSet<(LinkNonce, Seq)>,
     lanes: BTreeMap<(SessionIx, LinkNonce), Lane>,
@@ -154,15 +154,7 @@ impl Asks {
     }
 
     fn close(&mut self, key: AskKey) {
-        if !self.closed.insert(key) {
-            return;
-        }
-        self.closed_order.push_back(key);
-        if self.closed_order.len() > MOST_CLOSED
-            && let Some(oldest) = self.closed_order.pop_front()
-        {
-            self.closed.remove(&oldest);
-        }
+        self.closed.add(key);
     }
 
     /// Keys of the asks that are wanted, oldest first.

@@ -22,7 +22,7 @@ use crate::timers::Timer;
 /// How long a client waits for `initialize` before it is told that the upstream does not answer (contract).
 const GREETING_WAIT: std::time::Duration = std::time::Duration::from_secs(8);
 /// Ended links that are remembered: a client that ends one does not come back with it for long.
-const MOST_ENDED: usize = 4096;
+pub(crate) const MOST_ENDED: usize = 4096;
 /// Longest life of a list, read or ping (contract), and of what others may have to wait for.
 const READ_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -457,10 +457,7 @@ impl Hub {
             Sender::Link(claim) if claim.upstream == *upstream && !self.ended.contains(&claim.nonce) => {
                 self.forget_link(claim.nonce);
                 self.drop_wishes(&|link| link == claim.nonce);
-                if self.ended.len() >= MOST_ENDED {
-                    self.ended.pop_front();
-                }
-                self.ended.push_back(claim.nonce);
+                self.ended.add(claim.nonce);
                 self.order(Output::Journal(JournalEntry::LinkEnded { link: claim.nonce }));
                 self.order(Output::Accepted(stream));
             }

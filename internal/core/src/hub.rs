@@ -1,15 +1,17 @@
 //! The composition of the core: routes each fact to the machine it concerns, and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::asks::Asks;
 use crate::call::{Call, CallId};
+use crate::downstream::MOST_ENDED;
 use crate::ending::Ending;
 use crate::event_store::EventStore;
 use crate::flights::Later;
 use crate::handing::Role;
 use crate::handles::lookup::Gone;
 use crate::input::{ExchangeId, Input, Limits, Mono, Now, Policy, StreamId, Ticket};
+use crate::latest::Latest;
 use crate::link::Link;
 use crate::mint::Mint;
 use crate::names::{Digest, Generation, Handshake, LinkNonce, Seq, UpstreamName, WireId};
@@ -131,7 +133,7 @@ pub struct Hub {
     /// Upstreams with handles in records that cannot be used.
     pub(crate) doubtful: BTreeSet<UpstreamName>,
     /// Links that their clients ended, oldest first: their ids open, but are not served any more.
-    pub(crate) ended: VecDeque<LinkNonce>,
+    pub(crate) ended: Latest<LinkNonce, MOST_ENDED>,
     pub(crate) tickets: BTreeMap<Ticket, Pending>,
     /// What a link asked for was written in this fact: the answer that says so waits for it.
     pub(crate) wish: Option<Ticket>,
@@ -178,7 +180,7 @@ impl Hub {
             endings: BTreeMap::new(),
             gone: Vec::new(),
             doubtful: BTreeSet::new(),
-            ended: VecDeque::new(),
+            ended: Latest::default(),
             tickets: BTreeMap::new(),
             wish: None,
             held: BTreeMap::new(),

@@ -29,6 +29,7 @@ mod hub;
 mod ids;
 pub mod input;
 mod keeping;
+mod latest;
 mod levels;
 mod life;
 mod lifetime;

@@ -142,7 +142,7 @@ impl Hub {
 
     pub(crate) fn on_taken_over(&mut self, manifest: Manifest, living: Vec<Generation>) {
         self.living = living.into_iter().collect();
-        self.ended = manifest.ended.into();
+        self.ended = manifest.ended.into_iter().collect();
         for link in manifest.links {
             self.take_link(link);
         }

@@ -20,7 +20,7 @@ impl Asks {
 
     /// Those that are over, oldest first.
     pub(crate) fn closed_asks(&self) -> Vec<ClosedAsk> {
-        let closed = self.closed_order.iter();
+        let closed = self.closed.iter();
         closed
             .map(|AskKey { trajectory, handshake, wire, id }| ClosedAsk {
                 trajectory: *trajectory,
