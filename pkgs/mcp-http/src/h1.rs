@@ -18,6 +18,9 @@ use httparse::{ParserConfig, Status};
 const MAX_HEAD: usize = 64 << 10;
 /// The most headers of one head.
 const MAX_HEADERS: usize = 100;
+/// Room for the usual head of a request and a small body, in bytes. The allocator keeps pieces below a KiB at hand, and looks
+/// through all that is free for a larger one.
+const USUAL_REQUEST: usize = 896;
 /// The longest line before a chunk, and the longest trailer, in bytes.
 const MAX_LINE: usize = 4 << 10;
 
@@ -340,7 +343,7 @@ impl Head {
     /// The request line. The method and the path are as they must be.
     #[must_use]
     pub fn new(method: &str, path: &str) -> Self {
-        let mut head = Self(BytesMut::with_capacity(1024));
+        let mut head = Self(BytesMut::with_capacity(USUAL_REQUEST));
         // `*`, and a URL that begins with its query, have no slash of their own.
         let slash = if path.starts_with('/') { "" } else { "/" };
         head.extend([method, " ", slash, path, " HTTP/1.1\r\n"].map(str::as_bytes));

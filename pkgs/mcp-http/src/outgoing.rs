@@ -40,8 +40,8 @@ const NOT_EXTRA: [HeaderName; 13] = [
     HeaderName::from_static("keep-alive"),
 ];
 
-/// The most headers of ours in one request.
-const OWN_HEADERS: usize = 7;
+/// The headers that a POST has anyway, with the session's two.
+const USUAL_HEADERS: usize = 6;
 
 /// The three things that can be done with an MCP endpoint.
 #[derive(Clone)]
@@ -79,7 +79,7 @@ impl Outgoing {
 
     pub(crate) fn into_request(self, url: &Uri, user_agent: Option<&HeaderValue>) -> Request<Bytes> {
         let mut headers = extra(self.headers);
-        headers.reserve(OWN_HEADERS);
+        headers.reserve(USUAL_HEADERS);
         if let Some(agent) = user_agent {
             headers.entry(header::USER_AGENT).or_insert_with(|| agent.clone());
         }
