@@ -1,9 +1,10 @@
 //! Keeps every core awake while something is measured.
 //!
 //! An idle virtual core halts, and waking it costs more than a call does: without this, latencies at one client are
-//! mostly the hypervisor's. The spinners run in the scheduler's idle class, so they yield to everything that is measured, at once.
-//! At nice 19 they do not: what wakes up waits for the tick, up to four milliseconds, wherever it is woken by the disk or from another
-//! core; and a core that spins counts as a busy one, so that tasks are placed by chance. Both falls on who has more hops.
+//! mostly the hypervisor's. The spinners yield to everything that is measured, which takes two things. They run in the scheduler's idle
+//! class: else a core that spins counts as a busy one, and tasks are placed by chance. And they ask the kernel every microsecond whether
+//! somebody waits: one that does not preempt (`PREEMPT_NONE`) takes a core from who never calls it at the tick only, so that whoever is
+//! woken from another core or by the disk waits up to four milliseconds, and most who has most hops.
 
 use std::path::Path;
 
@@ -12,12 +13,18 @@ use anyhow::{Result, bail};
 use crate::output::{say, talk};
 use crate::process::OwnedChild;
 
+/// Between two questions whether somebody waits: about a microsecond, so that they do not hold up who wakes somebody.
+const TURNS: u32 = 20;
+
 /// Spins on every core until the process is ended by its owner.
 pub(crate) fn run() -> Result<()> {
     for _ in 0..cores() {
         std::thread::spawn(|| {
             loop {
-                std::hint::spin_loop();
+                for _ in 0..TURNS {
+                    std::hint::spin_loop();
+                }
+                std::thread::yield_now();
             }
         });
     }
