@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// The `MOST` values that were added last, each once.
+/// The `MOST` values that became known last, each once.
 #[derive(Debug, Clone)]
 pub(crate) struct Latest<T, const MOST: usize> {
     known: BTreeSet<T>,

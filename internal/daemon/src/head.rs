@@ -141,6 +141,8 @@ mod tests {
             ("text/event-streams, application/jsonp", 406, 406),
             ("application/json text/event-stream", 406, 406),
             ("*", 406, 406),
+            ("application/json;x=\"é\", text/event-stream", 200, 200),
+            ("*/*, text/event-stream;q=0;x=é", 406, 406),
         ] {
             assert_eq!(status("POST", &[("accept", value), JSON]), post, "{value}");
             assert_eq!(status("GET", &[("accept", value)]), get, "{value}");
@@ -159,6 +161,7 @@ mod tests {
             ("application/json; charset=utf-8", 200),
             ("Application/Json;charset=UTF-8", 200),
             ("application/json ;x=y", 200),
+            ("application/json; x=é", 200),
             ("", 415),
             ("text/plain", 415),
             ("text/plain; application/json", 415),

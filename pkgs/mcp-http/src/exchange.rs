@@ -179,7 +179,7 @@ impl<W: Wire> Exchange<W> {
                     Err(self.failed.take().map_or(Broken::Eof, Broken::Io))
                 });
             }
-            // Small again after a large body: a stream that waits keeps room for what it reads next.
+            // Small again after a large body: that much room is the pool's, and a stream that waits keeps none.
             self.read = if bytes.len() >= self.read { (self.read * 4).min(MAX_READ) } else { READ };
             self.reader.push(bytes);
         }

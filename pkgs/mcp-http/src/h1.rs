@@ -18,8 +18,8 @@ use httparse::{ParserConfig, Status};
 const MAX_HEAD: usize = 64 << 10;
 /// The most headers of one head.
 const MAX_HEADERS: usize = 100;
-/// Room for the usual head of a request and a small body, in bytes. The allocator keeps pieces below a KiB at hand, and looks
-/// through all that is free for a larger one.
+/// Room for the usual head of a request and a small body, in bytes. glibc keeps pieces of up to about a KiB at hand; for a larger
+/// one, and where it has none at hand from that size on, it joins and looks through all that is free.
 const USUAL_REQUEST: usize = 896;
 /// The longest line before a chunk, and the longest trailer, in bytes.
 const MAX_LINE: usize = 4 << 10;

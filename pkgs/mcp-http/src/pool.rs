@@ -1,7 +1,7 @@
 //! Connections of HTTP/1 that wait for their next request, and the exchanges that take them and give them back.
 //!
-//! No task and no buffer but while an exchange is under way: a client that waits holds nothing but sockets, and wakes up
-//! for nothing.
+//! No task while no exchange is under way, and one small buffer for all of them: a client that waits holds hardly anything but
+//! sockets, and wakes up for nothing.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -222,6 +222,8 @@ impl<K: Kind> Wire for Connection<K> {
         let buffer = if room > READ {
             &mut self.buffer
         } else {
+            // A stream that waits after a large event is not to hold its room.
+            self.buffer = BytesMut::new();
             shared = self.room.lock();
             &mut *shared
         };

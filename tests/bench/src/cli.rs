@@ -164,7 +164,7 @@ pub(crate) struct CommonArgs {
     /// What could not be measured fails the run: a target that could not start; with `goals`, a goal not met too
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Keep a spinner on each core that yields to everything (the default)
+    /// Keep a spinner on each core, which gives way to what is measured (the default)
     #[arg(long, overrides_with = "no_spin")]
     pub(crate) spin: bool,
     /// Let idle cores halt

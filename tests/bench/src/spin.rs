@@ -3,8 +3,8 @@
 //! An idle virtual core halts, and waking it costs more than a call does: without this, latencies at one client are
 //! mostly the hypervisor's. The spinners yield to everything that is measured, which takes two things. They run in the scheduler's idle
 //! class: else a core that spins counts as a busy one, and tasks are placed by chance. And they ask the kernel every microsecond whether
-//! somebody waits: one that does not preempt (`PREEMPT_NONE`) takes a core from who never calls it at the tick only, so that whoever is
-//! woken from another core or by the disk waits up to four milliseconds, and most who has most hops.
+//! somebody waits: where they never call it, it was seen to take the core from them at the tick only, so that whoever is woken from
+//! another core or by the disk waits up to four milliseconds, and most who has most hops.
 
 use std::path::Path;
 
